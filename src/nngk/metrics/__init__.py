@@ -1,0 +1,25 @@
+"""How good embeddings and class probabilities are: retrieval, clustering, classification."""
+
+from nngk.metrics.classification import expected_calibration_error, top_k_accuracy
+from nngk.metrics.clustering import KMeans, kmeans, nmi, normalised_mutual_information
+from nngk.metrics.evaluation import evaluate
+from nngk.metrics.retrieval import (
+    mean_average_precision_at_r,
+    r_precision,
+    recall_at_k,
+    retrieval_scores,
+)
+
+__all__ = [
+    "KMeans",
+    "evaluate",
+    "expected_calibration_error",
+    "kmeans",
+    "mean_average_precision_at_r",
+    "nmi",
+    "normalised_mutual_information",
+    "r_precision",
+    "recall_at_k",
+    "retrieval_scores",
+    "top_k_accuracy",
+]

@@ -1,0 +1,58 @@
+"""How right class probabilities are, and how honest."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nngk.errors import InputError
+from nngk.metrics.inputs import class_numbers, matrix
+
+
+def top_k_accuracy(probabilities: Any, labels: Any, k: int = 1) -> float:
+    """The share of rows whose true class is among the ``k`` highest scores, which need not sum to one.
+
+    >>> top_k_accuracy([[0.1, 0.7, 0.2], [0.5, 0.2, 0.3]], [2, 0], k=2)
+    1.0
+    """
+    p, y = _checked(probabilities, labels)
+    if not 1 <= k <= p.shape[1]:
+        raise InputError(f"k must lie between 1 and the number of classes, {p.shape[1]}; got {k}.")
+    right = (p.topk(k, dim=1).indices == y[:, None]).any(1)
+    return float(right.double().mean())
+
+
+def expected_calibration_error(probabilities: Any, labels: Any, bins: int = 15) -> float:
+    """``Σ_b n_b/n · |accuracy - mean confidence|`` over ``bins`` of equal width of the top probability.
+
+    >>> round(expected_calibration_error([[0.8, 0.2], [0.8, 0.2]], [0, 1]), 3)
+    0.3
+    """
+    p, y = _checked(probabilities, labels)
+    if bins < 1:
+        raise InputError(f"The calibration error needs at least one bin, got {bins}.")
+    sums = p.double().sum(1)
+    if float(p.min()) < -1e-6 or float((sums - 1).abs().max()) > 1e-2:
+        raise InputError(
+            "The calibration error needs probabilities: rows without negative values that sum to one. "
+            f"The smallest value is {float(p.min()):.3g}, rows sum to between {float(sums.min()):.3g} and "
+            f"{float(sums.max()):.3g}."
+        )
+    confidence, predicted = p.double().max(1)
+    right = (predicted == y).double()
+    # Bins are closed above, as in Guo et al. (2017): a confidence of one belongs to the last.
+    edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64, device=p.device)[1:-1]
+    bin_ = torch.bucketize(confidence, edges)
+    gaps = torch.zeros(bins, dtype=torch.float64, device=p.device).index_add_(0, bin_, right - confidence)
+    return float(gaps.abs().sum()) / len(p)
+
+
+def _checked(probabilities: Any, labels: Any) -> tuple[Tensor, Tensor]:
+    p = matrix(probabilities, "Probabilities")
+    y = class_numbers(labels, len(p), "probabilities", p.device)
+    if int(y.min()) < 0 or int(y.max()) >= p.shape[1]:
+        raise InputError(
+            f"Labels must lie between 0 and {p.shape[1] - 1}, one less than the number of columns; "
+            f"they reach from {int(y.min())} to {int(y.max())}."
+        )
+    return p, y

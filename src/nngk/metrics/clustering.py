@@ -1,0 +1,147 @@
+"""K-means and the normalised mutual information of its clusters with the classes."""
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from nngk.errors import InputError
+from nngk.metrics.inputs import TILE, class_numbers, matrix
+
+
+class KMeans(NamedTuple):
+    """What ``kmeans`` found: the cluster of every row, the centres, the sum of squared distances."""
+
+    clusters: Tensor  # (n,)
+    centres: Tensor  # (k, dim)
+    inertia: float
+
+
+def kmeans(
+    x: Any, k: int, *, seed: int = 0, restarts: int = 1, iterations: int = 100, tolerance: float = 1e-4
+) -> KMeans:
+    """Lloyd's algorithm from greedy k-means++ seeds; the best of ``restarts``.
+
+    Stops after ``iterations`` or when the centres move, in squared distance, by less than ``tolerance`` times
+    the mean variance of the columns.
+
+    >>> kmeans([[0.0], [1.0], [10.0], [11.0]], k=2).centres.sort(0).values.tolist()
+    [[0.5], [10.5]]
+    """
+    points = matrix(x, "Points")
+    if not 1 <= k <= len(points):
+        raise InputError(
+            f"k-means needs between 1 and {len(points)} clusters for {len(points)} points, got {k}."
+        )
+    if restarts < 1 or iterations < 1:
+        raise InputError(
+            f"k-means needs at least one restart and one iteration, got {restarts} and {iterations}."
+        )
+    shift = points.mean(0)
+    points = points - shift
+    enough = tolerance * float(points.var(0, correction=0).mean())
+    # The draws come from the CPU, so that a seed means the same on every device.
+    generator = torch.Generator().manual_seed(seed)
+    with torch.autocast(points.device.type, enabled=False):
+        runs = [_lloyd(points, _seeds(points, k, generator), iterations, enough) for _ in range(restarts)]
+    best = min(runs, key=lambda run: run.inertia)
+    return best._replace(centres=best.centres + shift)
+
+
+def nmi(embeddings: Any, labels: Any, *, seeds: int = 3, seed: int = 0, restarts: int = 1) -> float:
+    """The NMI of the classes with as many k-means clusters of the embeddings; the mean over ``seeds`` runs.
+
+    >>> nmi([[0.0], [1.0], [10.0], [11.0]], [0, 0, 1, 1])
+    1.0
+    """
+    x = matrix(embeddings, "Embeddings")
+    y = class_numbers(labels, len(x), "embeddings", x.device)
+    if seeds < 1:
+        raise InputError(f"NMI needs at least one k-means seed, got {seeds}.")
+    k = len(y.unique())
+    runs = (kmeans(x, k, seed=seed + i, restarts=restarts) for i in range(seeds))
+    return math.fsum(normalised_mutual_information(y, run.clusters) for run in runs) / seeds
+
+
+def normalised_mutual_information(a: Any, b: Any) -> float:
+    """``2 I(a; b) / (H(a) + H(b))``: the arithmetic normaliser; 1 when both have one cluster.
+
+    >>> round(normalised_mutual_information([0, 0, 1, 1], [0, 0, 1, 2]), 3)
+    0.8
+    """
+    first = torch.as_tensor(a)
+    first = class_numbers(first, first.numel(), "the labelling", first.device)
+    second = class_numbers(b, len(first), "the other labelling", first.device)
+    if not len(first):
+        raise InputError("NMI needs at least one label, got none.")
+    rows, i = first.unique(return_inverse=True)
+    columns, j = second.unique(return_inverse=True)
+    # Occupied cells only: a full contingency table of two large labellings would not fit.
+    cells, counts = (i * len(columns) + j).unique(return_counts=True)
+    n = float(len(first))
+    joint = counts.double() / n
+    p = torch.bincount(i).double() / n
+    q = torch.bincount(j).double() / n
+    entropy = float(-(p * p.log()).sum() - (q * q.log()).sum())
+    if len(rows) == len(columns) == 1:
+        return 1.0
+    independent = p[cells // len(columns)] * q[cells % len(columns)]
+    information = float((joint * (joint.log() - independent.log())).sum())
+    return min(1.0, max(0.0, 2 * information / entropy))
+
+
+def _seeds(x: Tensor, k: int, generator: torch.Generator) -> Tensor:
+    """Greedy k-means++: of a few draws by squared distance, the one that lowers the sum most."""
+    trials = 2 + int(math.log(k))
+    chosen = [int(torch.randint(len(x), (1,), generator=generator))]
+    nearest = (x - x[chosen[0]]).square().sum(1)
+    for _ in range(1, k):
+        cumulative = nearest.double().cumsum(0)
+        draws = torch.rand(trials, generator=generator, dtype=torch.float64).to(x.device)
+        if float(cumulative[-1]) > 0:
+            candidates = torch.searchsorted(cumulative, draws * cumulative[-1], right=True).clamp(
+                max=len(x) - 1
+            )
+        else:  # every point coincides with a seed
+            candidates = (draws * len(x)).long()
+        distances = torch.stack([torch.minimum(nearest, (x - x[c]).square().sum(1)) for c in candidates])
+        best = int(distances.sum(1).argmin())
+        chosen.append(int(candidates[best]))
+        nearest = distances[best]
+    return x[chosen]
+
+
+def _lloyd(x: Tensor, centres: Tensor, iterations: int, enough: float) -> KMeans:
+    for _ in range(iterations):
+        clusters, distances = _assign(x, centres)
+        moved = _means(x, clusters, distances, centres)
+        shift = float((moved - centres).square().sum())
+        centres = moved
+        if shift <= enough:
+            break
+    clusters, distances = _assign(x, centres)
+    return KMeans(clusters, centres, float(distances.double().sum()))
+
+
+def _assign(x: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
+    """The nearest centre of every point and the squared distance to it."""
+    norms = centres.square().sum(1)
+    block = max(1, TILE // len(centres))
+    parts = [torch.addmm(norms, part, centres.T, alpha=-2).argmin(1) for part in x.split(block)]
+    clusters = torch.cat(parts)
+    return clusters, (x - centres[clusters]).square().sum(1)
+
+
+def _means(x: Tensor, clusters: Tensor, distances: Tensor, centres: Tensor) -> Tensor:
+    """The clusters' means; an empty cluster moves to a point that lies far from its centre."""
+    # In float64 the order of a GPU's atomic additions is lost in the rounding back.
+    sums = torch.zeros(centres.shape, dtype=torch.float64, device=x.device).index_add_(
+        0, clusters, x.double()
+    )
+    counts = torch.bincount(clusters, minlength=len(centres))
+    means = (sums / counts.clamp(min=1)[:, None]).to(x.dtype)
+    empty = (counts == 0).nonzero().flatten()
+    if len(empty):
+        means[empty] = x[distances.topk(len(empty)).indices]
+    return means

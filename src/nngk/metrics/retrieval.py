@@ -1,0 +1,110 @@
+"""Recall@K, R-precision and MAP@R: every example asks for its nearest others.
+
+An example's own index is never among its answers; a duplicate of it is another index and may be. A query
+whose class has no other member has nothing to find: it takes part as an answer, but not in the mean, as in
+pytorch-metric-learning.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nngk.errors import InputError
+from nngk.metrics.inputs import TILE, class_numbers, matrix
+
+
+def retrieval_scores(embeddings: Any, labels: Any, ks: Sequence[int] = (1, 2, 4, 8)) -> dict[str, float]:
+    """All retrieval metrics in one pass: 'recall@K' for K in ``ks``, 'r_precision', 'map@r'.
+
+    A K beyond the number of other examples counts all of them.
+
+    >>> retrieval_scores([[0.0], [1.0], [5.0], [5.5]], [0, 0, 1, 0], ks=(1, 2))
+    {'recall@1': 0.6666666666666666, 'recall@2': 1.0, 'r_precision': 0.5, 'map@r': 0.4166666666666667}
+    """
+    x, y = _checked(embeddings, labels)
+    ks = sorted(set(ks))
+    if ks and ks[0] < 1:
+        raise InputError(f"K of Recall@K must be at least 1, got {ks[0]}.")
+    _, inverse, counts = y.unique(return_inverse=True, return_counts=True)
+    relevant = counts[inverse] - 1  # R of every query
+    queries = int((relevant > 0).sum())
+    if not queries:
+        raise InputError(
+            "Every class has a single example, so no query has anything to find. "
+            "Retrieval metrics need at least one class with two examples."
+        )
+    depth = min(max([*ks, int(relevant.max())]), len(x) - 1)
+    total = torch.zeros(len(ks) + 2, dtype=torch.float64)
+    for rows, nearest in _rankings(x, depth):
+        hits = y[nearest] == y[rows, None]  # (rows, depth), nearest first
+        total += _sums(hits, relevant[rows], ks).cpu()
+    names = [f"recall@{k}" for k in ks] + ["r_precision", "map@r"]
+    return dict(zip(names, (total / queries).tolist()))
+
+
+def recall_at_k(embeddings: Any, labels: Any, k: int = 1) -> float:
+    """The share of queries with one of their class among the ``k`` nearest others.
+
+    Queries whose class has no other member are left out of the mean, as pytorch-metric-learning does.
+
+    >>> recall_at_k([[0.0], [1.0], [5.0], [5.5]], [0, 0, 1, 0], k=2)
+    1.0
+    """
+    return retrieval_scores(embeddings, labels, (k,))[f"recall@{k}"]
+
+
+def r_precision(embeddings: Any, labels: Any) -> float:
+    """The mean share of the query's class among its R nearest others, of which R have its class.
+
+    >>> r_precision([[0.0], [1.0], [5.0], [5.5]], [0, 0, 1, 0])
+    0.5
+    """
+    return retrieval_scores(embeddings, labels, ())["r_precision"]
+
+
+def mean_average_precision_at_r(embeddings: Any, labels: Any) -> float:
+    """MAP@R: ``1/R Σ_{i ≤ R} precision at i · [the i-th is right]``, the mean over queries.
+
+    >>> mean_average_precision_at_r([[0.0], [1.0], [5.0], [5.5]], [0, 0, 1, 1])
+    1.0
+    """
+    return retrieval_scores(embeddings, labels, ())["map@r"]
+
+
+def _checked(embeddings: Any, labels: Any) -> tuple[Tensor, Tensor]:
+    x = matrix(embeddings, "Embeddings")
+    if len(x) < 2:
+        raise InputError("Retrieval metrics need at least two examples, got one.")
+    return x, class_numbers(labels, len(x), "embeddings", x.device)
+
+
+def _rankings(x: Tensor, depth: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Blocks of queries (rows,) and the indices of their ``depth`` nearest others (rows, depth)."""
+    x = x - x.mean(0)  # near the origin the rounding of |c|² - 2xc is least
+    norms = x.square().sum(1)
+    block = max(1, TILE // len(x))
+    for start in range(0, len(x), block):
+        rows = torch.arange(start, min(start + block, len(x)), device=x.device)
+        # Half-precision products would reorder neighbours, so the caller's autocast stays outside.
+        with torch.autocast(x.device.type, enabled=False):
+            scores = torch.addmm(norms, x[rows], x.T, alpha=-2)
+        scores.scatter_(1, rows[:, None], torch.inf)
+        yield rows, scores.topk(depth, largest=False).indices
+
+
+def _sums(hits: Tensor, relevant: Tensor, ks: Sequence[int]) -> Tensor:
+    """The block's sums of every Recall@K, R-precision and average precision at R, in float64."""
+    hits, relevant = hits[relevant > 0], relevant[relevant > 0]
+    rank = torch.arange(1, hits.shape[1] + 1, device=hits.device)
+    within = hits & (rank <= relevant[:, None])
+    precision = hits.cumsum(1).double() / rank
+    recalls = [hits[:, :k].any(1).sum().double() for k in ks]
+    return torch.stack(
+        [
+            *recalls,
+            (within.sum(1).double() / relevant).sum(),
+            ((precision * within).sum(1) / relevant).sum(),
+        ]
+    )
