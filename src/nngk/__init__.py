@@ -1,0 +1,57 @@
+"""Nearest-neighbour Gaussian kernels for images.
+
+Names load when they are first used, so that ``import nngk`` and the command line's help cost nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "CentreBank": "nngk.bank",
+    "GaussianKernelLoss": "nngk.loss",
+    "InputError": "nngk.errors",
+    "KernelClassifier": "nngk.classifier",
+    "Model": "nngk.model",
+    "Settings": "nngk.training.config",
+    "create_network": "nngk.networks",
+    "evaluate": "nngk.metrics",
+    "read_images": "nngk.data",
+    "train": "nngk.training.loop",
+}
+
+__all__ = [
+    "CentreBank",
+    "GaussianKernelLoss",
+    "InputError",
+    "KernelClassifier",
+    "Model",
+    "Settings",
+    "create_network",
+    "evaluate",
+    "read_images",
+    "train",
+]
+
+if TYPE_CHECKING:
+    from nngk.bank import CentreBank
+    from nngk.classifier import KernelClassifier
+    from nngk.data import read_images
+    from nngk.errors import InputError
+    from nngk.loss import GaussianKernelLoss
+    from nngk.metrics import evaluate
+    from nngk.model import Model
+    from nngk.networks import create_network
+    from nngk.training.config import Settings
+    from nngk.training.loop import train
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'nngk' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])
