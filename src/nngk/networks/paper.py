@@ -1,0 +1,58 @@
+"""torchvision's networks of the paper, cut where the paper embeds; parameter names stay torchvision's."""
+
+from torch import Tensor, nn
+from torchvision.models import AlexNet, GoogLeNet, ResNet, vgg16
+from torchvision.models.resnet import Bottleneck
+
+
+class ResNet50(ResNet):
+    """ResNet50 up to its last (2048, H, W) map.
+
+    `original_strides` halves the map in the first 1x1 convolution of a stage, as the ResNet paper and its Caffe and
+    Keras weights do; torchvision halves it in the 3x3 that follows.
+
+    >>> ResNet50(original_strides=True).layer2[0].conv1.stride
+    (2, 2)
+    """
+
+    def __init__(self, original_strides: bool = False) -> None:
+        super().__init__(Bottleneck, [3, 4, 6, 3])
+        del self.avgpool, self.fc
+        if original_strides:
+            for stage in (self.layer2, self.layer3, self.layer4):
+                first = stage.get_submodule("0")
+                first.get_submodule("conv1").stride = (2, 2)
+                first.get_submodule("conv2").stride = (1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        return self.layer4(self.layer3(self.layer2(self.layer1(x))))
+
+
+class GoogLeNetBN(GoogLeNet):
+    """torchvision's GoogLeNet with BatchNorm, up to its last (1024, H, W) map; no auxiliary classifiers."""
+
+    def __init__(self) -> None:
+        super().__init__(aux_logits=False, init_weights=True)
+        del self.avgpool, self.dropout, self.fc
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.maxpool1(self.conv1(x))
+        x = self.maxpool2(self.conv3(self.conv2(x)))
+        x = self.maxpool3(self.inception3b(self.inception3a(x)))
+        x = self.inception4e(self.inception4d(self.inception4c(self.inception4b(self.inception4a(x)))))
+        return self.inception5b(self.inception5a(self.maxpool4(x)))
+
+
+def alexnet_fc7() -> nn.Module:
+    """AlexNet up to FC7 without its ReLU; FC6's dropout is AlexNet's own, FC7's belongs to the head."""
+    network = AlexNet()
+    network.classifier = network.classifier[:5]
+    return network
+
+
+def vgg16_fc7() -> nn.Module:
+    """VGG16 up to FC7 without its ReLU."""
+    network = vgg16()
+    network.classifier = network.classifier[:4]
+    return network

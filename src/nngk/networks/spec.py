@@ -1,0 +1,42 @@
+"""What a network expects of an image: its size and its normalisation."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Triple = tuple[float, float, float]
+
+IMAGENET_MEAN: Triple = (0.485, 0.456, 0.406)
+IMAGENET_STD: Triple = (0.229, 0.224, 0.225)
+HALF: Triple = (0.5, 0.5, 0.5)
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """The input that a network's weights were trained on; it travels with the weights.
+
+    `resize` is the side before the crop, `size` the side of the crop; `mean` and `std` are those of RGB values in 0..1.
+
+    >>> InputSpec(size=32, resize=36).mean
+    (0.485, 0.456, 0.406)
+    """
+
+    size: int = 224
+    resize: int = 256
+    mean: Triple = IMAGENET_MEAN
+    std: Triple = IMAGENET_STD
+
+    def to_config(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {"size": self.size, "resize": self.resize, "mean": list(self.mean), "std": list(self.std)}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> "InputSpec":
+        """The inverse of `to_config`."""
+        return cls(int(config["size"]), int(config["resize"]), triple(config["mean"]), triple(config["std"]))
+
+
+def triple(values: Any) -> Triple:
+    """Three numbers as a tuple of floats."""
+    red, green, blue = (float(value) for value in values)
+    return red, green, blue
