@@ -1,0 +1,33 @@
+"""From files to batches: tables of images, decoding and caching, splits, augmentation, sampling, loading."""
+
+from nngk.data.decode import load_image, square, squares
+from nngk.data.images import ImageDataset, Images
+from nngk.data.loading import batches
+from nngk.data.pack import pack, read_pack
+from nngk.data.reading import read_images
+from nngk.data.sampling import class_balanced_batches, random_batches
+from nngk.data.splits import Split, class_disjoint, split, stratified
+from nngk.data.table import ImageTable, require_pairs
+from nngk.data.transforms import Augmentation, evaluation
+
+__all__ = [
+    "Augmentation",
+    "ImageDataset",
+    "ImageTable",
+    "Images",
+    "Split",
+    "batches",
+    "class_balanced_batches",
+    "class_disjoint",
+    "evaluation",
+    "load_image",
+    "pack",
+    "random_batches",
+    "read_images",
+    "read_pack",
+    "require_pairs",
+    "split",
+    "square",
+    "squares",
+    "stratified",
+]

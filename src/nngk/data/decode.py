@@ -1,0 +1,164 @@
+"""From any picture a user may hold to an RGB image, and to the square uint8 tensor that training reads."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+
+from nngk.data.packfile import packed_row
+from nngk.errors import InputError
+
+# What Pillow raises for damaged files, depending on the format and on where the damage is.
+_DAMAGE = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, struct.error, zlib.error, MemoryError)
+
+
+def load_image(source: Any) -> Image.Image:
+    """An upright RGB picture from a path, a PIL image, an array or a tensor.
+
+    Arrays are (H, W), (H, W, C) or (C, H, W); integers span their type's range, floats span 0 to 1. Greyscale,
+    palette, 16-bit and CMYK become RGB, transparency is laid on white, EXIF rotation is applied.
+
+    >>> load_image(np.zeros((4, 6), dtype=np.uint8)).size
+    (6, 4)
+    """
+    if isinstance(source, Image.Image):
+        return _rgb(source, "The image")
+    if isinstance(source, (str, Path)):
+        return _from_file(Path(source))
+    if isinstance(source, torch.Tensor):
+        return _from_array(source.detach().cpu().numpy(), channels_first=True)
+    if isinstance(source, np.ndarray):
+        return _from_array(source)
+    raise InputError(
+        f"Cannot read an image from {type(source).__name__}: give a path, a PIL image, an array or a tensor."
+    )
+
+
+def square(source: Any, size: int, box: Sequence[float] | np.ndarray | None = None) -> torch.Tensor:
+    """The picture (or its box, clipped to the picture) squashed to a uint8 tensor (3, size, size).
+
+    >>> square(np.zeros((4, 6, 3), dtype=np.uint8), 8).shape
+    torch.Size([3, 8, 8])
+    """
+    image = load_image(source)
+    whole = (0.0, 0.0, float(image.width), float(image.height))
+    region = whole if box is None or np.isnan(box).any() else _clip(box, image, source)
+    if image.size != (size, size) or region != whole:
+        image = image.resize((size, size), Image.Resampling.BILINEAR, box=region)
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
+
+
+def squares(sources: Sequence[Any], size: int) -> torch.Tensor:
+    """Several pictures as one uint8 batch (B, 3, size, size).
+
+    >>> squares([np.zeros((4, 6), dtype=np.uint8)] * 2, 8).shape
+    torch.Size([2, 3, 8, 8])
+    """
+    if not len(sources):
+        return torch.empty((0, 3, size, size), dtype=torch.uint8)
+    return torch.stack([square(source, size) for source in sources])
+
+
+def _clip(box: Sequence[float] | np.ndarray, image: Image.Image, source: Any) -> tuple[float, float, float, float]:
+    x1, y1, x2, y2 = (float(v) for v in box)
+    clipped = max(x1, 0.0), max(y1, 0.0), min(x2, float(image.width)), min(y2, float(image.height))
+    if clipped[0] >= clipped[2] or clipped[1] >= clipped[3]:
+        where = f" of {source}" if isinstance(source, (str, Path)) else ""
+        raise InputError(
+            f"The box ({x1:g}, {y1:g}, {x2:g}, {y2:g}){where} has nothing inside the {image.width}×{image.height} "
+            "picture: boxes are x1, y1, x2, y2 in pixels with x1 < x2 and y1 < y2."
+        )
+    return clipped
+
+
+def _from_file(path: Path) -> Image.Image:
+    row = packed_row(path)
+    if row is not None:
+        return Image.fromarray(np.ascontiguousarray(row.transpose(1, 2, 0)))
+    try:
+        with Image.open(path) as image:
+            return _rgb(image, str(path))
+    except FileNotFoundError:
+        raise InputError(f"There is no image {path}: check the path.") from None
+    except IsADirectoryError:
+        raise InputError(f"{path} is a folder, not an image: give the path of one picture.") from None
+    except InputError:
+        raise
+    except (*_DAMAGE, Image.DecompressionBombError) as error:
+        raise InputError(
+            f"The image {path} cannot be read ({error}): it is damaged, cut short or not an image. "
+            "Replace it or remove it."
+        ) from error
+
+
+def _rgb(image: Image.Image, name: str) -> Image.Image:
+    if image.width == 0 or image.height == 0:
+        raise InputError(f"{name} is empty ({image.width}×{image.height} pixels): give a picture.")
+    image = ImageOps.exif_transpose(image)
+    image.load()
+    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+        return _from_array(_deep_grey(np.asarray(image), image.mode))
+    if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
+        layered = image.convert("RGBA")
+        white = Image.new("RGBA", layered.size, (255, 255, 255, 255))
+        return Image.alpha_composite(white, layered).convert("RGB")
+    return image.convert("RGB")  # always a copy, so that the file may be closed
+
+
+def _deep_grey(values: np.ndarray, mode: str) -> np.ndarray:
+    """More than 8 bits of grey as uint8. Pillow's 'I' and 'F' do not say their range, so it is read off the data."""
+    deep = values.astype(np.float64)
+    top = float(deep.max())
+    if mode.startswith("I;16") or top > 255:
+        deep = deep / 257.0
+    elif mode == "F" and top <= 1:
+        deep = deep * 255.0
+    return np.clip(np.rint(deep), 0, 255).astype(np.uint8)
+
+
+def _from_array(array: np.ndarray, channels_first: bool = False) -> Image.Image:
+    shape = array.shape
+    if array.ndim == 2:
+        array = array[:, :, None]
+    elif array.ndim == 3:
+        first, last = shape[0] in (1, 3, 4), shape[2] in (1, 3, 4)
+        if first and (channels_first or not last):  # tensors are (C, H, W) by custom, arrays (H, W, C)
+            array = array.transpose(1, 2, 0)
+    if array.ndim != 3 or array.shape[2] not in (1, 3, 4) or 0 in array.shape:
+        raise InputError(
+            f"An image array has the shape (H, W), (H, W, C) or (C, H, W) with 1, 3 or 4 channels, not {shape}."
+        )
+    values = _eight_bits(array)
+    if values.shape[2] == 1:
+        return Image.fromarray(values[:, :, 0]).convert("RGB")
+    return _rgb(Image.fromarray(np.ascontiguousarray(values)), "The image")
+
+
+def _eight_bits(array: np.ndarray) -> np.ndarray:
+    if array.dtype == np.uint8:
+        return array
+    if array.dtype == bool:
+        return array.astype(np.uint8) * 255
+    if array.dtype == np.uint16:
+        return np.rint(array / 257.0).astype(np.uint8)
+    if np.issubdtype(array.dtype, np.integer):
+        if array.min() < 0 or array.max() > 255:
+            raise InputError(
+                f"An image of type {array.dtype} has values from {array.min()} to {array.max()}: expected 0 to 255."
+            )
+        return array.astype(np.uint8)
+    if np.issubdtype(array.dtype, np.floating):
+        low, high = float(array.min()), float(array.max())
+        if not (low >= -1e-4 and high <= 1 + 1e-4):  # also catches NaN
+            raise InputError(
+                f"An image of floats has values from {low:g} to {high:g}: expected 0 to 1, before any normalisation."
+            )
+        return np.clip(np.rint(array.astype(np.float64) * 255), 0, 255).astype(np.uint8)
+    raise InputError(f"An image array holds numbers, not {array.dtype}.")

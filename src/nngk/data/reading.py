@@ -1,0 +1,66 @@
+"""One door for every source of images."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nngk.data.folder import read_folder
+from nngk.data.pack import pack_table
+from nngk.data.packfile import TABLE, is_pack
+from nngk.data.rows import read_csv, read_frame
+from nngk.data.splits import require_task
+from nngk.data.table import ImageTable, require_classes
+from nngk.errors import InputError
+
+
+def read_images(
+    source: Any,
+    *,
+    data_dir: str | Path | None = None,
+    task: str = "classify",
+    seed: int = 0,
+    allow_missing: bool = False,
+    crop_boxes: bool | None = None,
+) -> ImageTable:
+    """The table of a folder, a CSV file, a data frame, a pack, or a dataset by name.
+
+    A folder has a sub-folder a class, or train/, val/ and test/ folders of those. `task` and `seed` choose the splits
+    of a named dataset; `crop_boxes` crops to the boxes or not, None meaning as the paper does.
+
+    >>> import tempfile
+    >>> from PIL import Image
+    >>> with tempfile.TemporaryDirectory() as home:
+    ...     for name in ("cat", "dog"):
+    ...         Path(home, name).mkdir()
+    ...         Image.new("RGB", (5, 4)).save(f"{home}/{name}/1.png")
+    ...     read_images(home).class_names
+    ['cat', 'dog']
+    """
+    require_task(task)
+    base = None if data_dir is None else Path(data_dir)
+    if hasattr(source, "columns"):
+        table = read_frame(source, data_dir=base, allow_missing=allow_missing)
+        return _finish(table, "The data frame", crop_boxes)
+    if not isinstance(source, (str, Path)):
+        raise InputError(
+            f"Cannot read images from {type(source).__name__}: give a folder, a CSV file, a data frame or a dataset's "
+            "name."
+        )
+    path = Path(source)
+    if path.is_dir():
+        if is_pack(path) or (path / TABLE).is_file():
+            return _finish(pack_table(path), f"The pack in {path}", crop_boxes)
+        return _finish(read_folder(path), str(path), crop_boxes)
+    if path.is_file():
+        if path.suffix.lower() not in (".csv", ".tsv", ".txt"):
+            raise InputError(f"{path} is neither a folder nor a CSV file: give one of these.")
+        return _finish(read_csv(path, data_dir=base, allow_missing=allow_missing), str(path), crop_boxes)
+    raise InputError(f"There is no folder or file {path}: check the path.")
+
+
+def _finish(table: ImageTable, source: str, crop_boxes: bool | None) -> ImageTable:
+    if crop_boxes is False and table.boxes is not None:
+        table = replace(table, boxes=None)
+    return require_classes(table, source)
