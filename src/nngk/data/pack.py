@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -113,6 +114,7 @@ def write(
         if meta.get("keys") == row_keys and meta.get("size") == size:
             write_json(folder / TABLE, _meta(table, size, row_keys, meta["crc32"]))  # labels may have changed
             return
+    folder.mkdir(parents=True, exist_ok=True)
     part = folder / f"{IMAGES}.part"
     target, sums = _resume(folder, part, size, row_keys)
     saved = time.monotonic()
@@ -179,7 +181,19 @@ def _resume(folder: Path, part: Path, size: int, row_keys: list[str]) -> tuple[n
                 return target, list(state["crc32"])
     except (OSError, ValueError, KeyError):
         pass  # nothing usable was left: start from the first image
+    part.unlink(missing_ok=True)
+    _require_room(folder, int(np.prod(shape)))
     return np.lib.format.open_memmap(part, mode="w+", dtype=np.uint8, shape=shape), []
+
+
+def _require_room(folder: Path, needed: int) -> None:
+    # A full disk under a memory map ends the process without a word, so look first.
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise InputError(
+            f"The decoded images need {needed / 1e9:.1f} GB in {folder}, where {free / 1e9:.1f} GB are free: make room, "
+            "name another folder, or use smaller images."
+        )
 
 
 def _ours(name: str) -> bool:
