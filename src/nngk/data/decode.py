@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import zlib
 from collections.abc import Sequence
@@ -48,10 +49,10 @@ def square(source: Any, size: int, box: Sequence[float] | np.ndarray | None = No
     torch.Size([3, 8, 8])
     """
     image = load_image(source)
-    whole = (0.0, 0.0, float(image.width), float(image.height))
-    region = whole if box is None or np.isnan(box).any() else _clip(box, image, source)
-    if image.size != (size, size) or region != whole:
-        image = image.resize((size, size), Image.Resampling.BILINEAR, box=region)
+    if box is not None and not np.isnan(box).any():
+        image = image.crop(_clip(box, image, source))
+    if image.size != (size, size):
+        image = image.resize((size, size), Image.Resampling.BILINEAR)
     return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
 
 
@@ -66,9 +67,13 @@ def squares(sources: Sequence[Any], size: int) -> torch.Tensor:
     return torch.stack([square(source, size) for source in sources])
 
 
-def _clip(box: Sequence[float] | np.ndarray, image: Image.Image, source: Any) -> tuple[float, float, float, float]:
+def _clip(box: Sequence[float] | np.ndarray, image: Image.Image, source: Any) -> tuple[int, int, int, int]:
+    """Every pixel that the box touches and the picture has."""
     x1, y1, x2, y2 = (float(v) for v in box)
-    clipped = max(x1, 0.0), max(y1, 0.0), min(x2, float(image.width)), min(y2, float(image.height))
+    clipped = (
+        *(max(math.floor(x1), 0), max(math.floor(y1), 0)),
+        *(min(math.ceil(x2), image.width), min(math.ceil(y2), image.height)),
+    )
     if clipped[0] >= clipped[2] or clipped[1] >= clipped[3]:
         where = f" of {source}" if isinstance(source, (str, Path)) else ""
         raise InputError(

@@ -191,8 +191,8 @@ def _require_room(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise InputError(
-            f"The decoded images need {needed / 1e9:.1f} GB in {folder}, where {free / 1e9:.1f} GB are free: make room, "
-            "name another folder, or use smaller images."
+            f"The decoded images need {needed / 1e9:.1f} GB in {folder}, where {free / 1e9:.1f} GB are free: make "
+            "room, name another folder, or use smaller images."
         )
 
 

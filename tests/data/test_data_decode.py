@@ -1,0 +1,155 @@
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from nngk.data import load_image, square, squares
+from nngk.errors import InputError
+
+RNG = np.random.default_rng(0)
+RGB = RNG.integers(0, 256, (6, 8, 3), dtype=np.uint8)
+GREY = RNG.integers(0, 256, (6, 8), dtype=np.uint8)
+
+
+def pixels(image: Image.Image) -> np.ndarray:
+    assert image.mode == "RGB"
+    return np.asarray(image)
+
+
+def test_paths_images_arrays_and_tensors_give_the_same_picture(tmp_path: Path) -> None:
+    Image.fromarray(RGB).save(tmp_path / "a.png")
+    sources = [
+        tmp_path / "a.png",
+        str(tmp_path / "a.png"),
+        Image.fromarray(RGB),
+        RGB,
+        RGB.astype(np.int64),
+        RGB.astype(np.uint16) * 257,
+        RGB / 255.0,
+        RGB.transpose(2, 0, 1),
+        torch.from_numpy(RGB).permute(2, 0, 1),
+        torch.from_numpy(RGB).permute(2, 0, 1).float() / 255,
+        torch.from_numpy(RGB),
+    ]
+    for source in sources:
+        np.testing.assert_array_equal(pixels(load_image(source)), RGB)
+
+
+def test_grey_of_any_depth(tmp_path: Path) -> None:
+    want = np.repeat(GREY[:, :, None], 3, axis=2)
+    Image.fromarray(GREY).save(tmp_path / "grey.png")
+    Image.fromarray(GREY.astype(np.uint16) * 257).save(tmp_path / "deep.png")
+    Image.fromarray(GREY.astype(np.float32) / 255).save(tmp_path / "float.tiff")
+    Image.fromarray(GREY.astype(np.int32) * 257).save(tmp_path / "int.tiff")
+    for source in [*tmp_path.iterdir(), GREY, GREY[:, :, None], GREY[None], torch.from_numpy(GREY)]:
+        np.testing.assert_array_equal(pixels(load_image(source)), want)
+    bits = GREY > 127
+    np.testing.assert_array_equal(pixels(load_image(bits))[:, :, 0], bits * 255)
+
+
+def test_a_dark_16_bit_picture_stays_dark(tmp_path: Path) -> None:
+    Image.fromarray(np.full((4, 4), 200, dtype=np.uint16)).save(tmp_path / "dark.png")
+    assert pixels(load_image(tmp_path / "dark.png")).max() <= 1
+
+
+def test_transparency_is_laid_on_white(tmp_path: Path) -> None:
+    layered = np.zeros((2, 2, 4), dtype=np.uint8)
+    layered[0, 0] = (200, 100, 0, 255)
+    layered[0, 1] = (200, 100, 0, 0)
+    layered[1, 0] = (0, 0, 0, 128)
+    Image.fromarray(layered).save(tmp_path / "a.png")
+    for source in (tmp_path / "a.png", layered):
+        got = pixels(load_image(source))
+        assert got[0, 0].tolist() == [200, 100, 0]
+        assert got[0, 1].tolist() == [255, 255, 255]
+        assert got[1, 0].tolist() == [127, 127, 127]
+    Image.fromarray(np.array([[[50, 0], [50, 255]]], dtype=np.uint8), mode=None).save(tmp_path / "la.png")
+    assert pixels(load_image(tmp_path / "la.png"))[0, :, 0].tolist() == [255, 50]
+
+
+def test_palette_with_and_without_a_transparent_colour(tmp_path: Path) -> None:
+    image = Image.new("P", (2, 1))
+    image.putpalette([10, 20, 30, 40, 50, 60])
+    image.putpixel((1, 0), 1)
+    image.save(tmp_path / "plain.png")
+    image.save(tmp_path / "clear.png", transparency=1)
+    assert pixels(load_image(tmp_path / "plain.png"))[0].tolist() == [[10, 20, 30], [40, 50, 60]]
+    assert pixels(load_image(tmp_path / "clear.png"))[0].tolist() == [[10, 20, 30], [255, 255, 255]]
+
+
+def test_exif_rotation_is_applied(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turn by 90 degrees clockwise to show
+    Image.fromarray(RGB).save(tmp_path / "turned.png", exif=exif)
+    np.testing.assert_array_equal(pixels(load_image(tmp_path / "turned.png")), np.rot90(RGB, -1))
+
+
+def test_cmyk(tmp_path: Path) -> None:
+    Image.new("CMYK", (4, 4), (0, 255, 255, 0)).save(tmp_path / "red.jpg", quality=95)
+    red = pixels(load_image(tmp_path / "red.jpg"))[0, 0]
+    assert red[0] > 240 and red[1] < 15 and red[2] < 15
+
+
+@pytest.mark.parametrize("ending", ["jpg", "png", "webp", "gif", "bmp"])
+def test_a_truncated_file_is_named(tmp_path: Path, ending: str) -> None:
+    stream = io.BytesIO()
+    noise = RNG.integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(stream, {"jpg": "jpeg"}.get(ending, ending))
+    file = tmp_path / f"half.{ending}"
+    for share in (0.0, 0.02, 0.5):
+        file.write_bytes(stream.getvalue()[: int(len(stream.getvalue()) * share)])
+        with pytest.raises(InputError, match=rf"half\.{ending} cannot be read.*Replace it or remove it"):
+            load_image(file)
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        (np.zeros((5, 5, 7), dtype=np.uint8), r"not \(5, 5, 7\)"),
+        (np.zeros((0, 5), dtype=np.uint8), r"not \(0, 5\)"),
+        (np.zeros(5, dtype=np.uint8), r"not \(5,\)"),
+        (np.full((4, 4), 2.5), "before any normalisation"),
+        (np.full((4, 4), np.nan), "before any normalisation"),
+        (np.full((4, 4), 300), "expected 0 to 255"),
+        (np.full((4, 4), "x"), "holds numbers"),
+        (7, "Cannot read an image from int"),
+        ("nowhere.png", "There is no image nowhere.png"),
+    ],
+)
+def test_what_is_not_an_image_is_refused(source: object, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        load_image(source)
+
+
+def test_a_folder_is_not_an_image(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is a folder"):
+        load_image(tmp_path)
+
+
+def test_square_squashes_the_box() -> None:
+    image = np.zeros((40, 60, 3), dtype=np.uint8)
+    image[10:30, 20:50] = (255, 0, 0)
+    got = square(image, 16, box=(20, 10, 50, 30))
+    assert got.shape == (3, 16, 16) and got.dtype == torch.uint8 and got.is_contiguous()
+    assert got[0].min() == 255 and got[1:].max() == 0
+    # By hand: cutting whole pixels and resizing the cut is the same thing.
+    noise = RNG.integers(0, 256, (40, 60, 3), dtype=np.uint8)
+    cut = Image.fromarray(noise[4:36, 8:40]).resize((16, 16), Image.Resampling.BILINEAR)
+    np.testing.assert_array_equal(square(noise, 16, (8, 4, 40, 36)).permute(1, 2, 0).numpy(), np.asarray(cut))
+
+
+def test_boxes_are_clipped_and_nan_is_the_whole() -> None:
+    noise = RNG.integers(0, 256, (40, 60, 3), dtype=np.uint8)
+    assert torch.equal(square(noise, 16, (-5, -5, 99, 99)), square(noise, 16))
+    assert torch.equal(square(noise, 16, np.full(4, np.nan)), square(noise, 16))
+    assert torch.equal(square(noise, 16, (1.2, 3.9, 20.1, 30.0)), square(noise, 16, (1, 3, 21, 30)))
+    with pytest.raises(InputError, match="nothing inside the 60×40 picture"):
+        square(noise, 16, (70, 0, 80, 10))
+
+
+def test_squares_is_a_batch() -> None:
+    assert torch.equal(squares([RGB, GREY], 5)[0], square(RGB, 5))
+    assert squares([], 5).shape == (0, 3, 5, 5)
