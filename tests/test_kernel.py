@@ -15,7 +15,7 @@ INF = math.inf
 
 
 def by_loops(x, centres, theta, sigma, neighbours, same):
-    """Equation 3's negative log, term by term, differentiable, in the largest-first order that Python's floats allow."""
+    """Equation 3's negative log, term by term, differentiable."""
     losses = []
     for i in range(len(x)):
         above, below = [], []
@@ -88,9 +88,7 @@ def test_all_centres_equals_neighbours_at_k_equals_m(tile, monkeypatch):
     a = kernel.all_centres_loss(x, centres, theta, sigma, own, labels, index)
     b = kernel.neighbour_loss(x, centres, theta, sigma, everyone, same)
     torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
-    for u, v in zip(
-        torch.autograd.grad(a.sum(), [x, theta, sigma]), torch.autograd.grad(b.sum(), [x, theta, sigma])
-    ):
+    for u, v in zip(torch.autograd.grad(a.sum(), [x, theta, sigma]), torch.autograd.grad(b.sum(), [x, theta, sigma])):
         torch.testing.assert_close(u, v, rtol=1e-9, atol=1e-9)
 
 
@@ -108,9 +106,7 @@ def test_equals_nca_loss_of_pytorch_metric_learning(sigma):
         x = torch.randn(12, 8, generator=g, requires_grad=True)
         a, b = ours(x, labels, **arguments), nca(x, labels, **arguments)
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(
-            torch.autograd.grad(a, x)[0], torch.autograd.grad(b, x)[0], rtol=1e-4, atol=1e-5
-        )
+        torch.testing.assert_close(torch.autograd.grad(a, x)[0], torch.autograd.grad(b, x)[0], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -124,9 +120,7 @@ def test_equals_nca_loss_of_pytorch_metric_learning(sigma):
     ],
 )
 def test_extreme_inputs_stay_finite_and_learn(dim, sigma, spread, weights):
-    x, centres, theta, neighbours, same, _, _ = problem(
-        0, dim=dim, spread=spread, weights=weights, dtype=torch.float32
-    )
+    x, centres, theta, neighbours, same, _, _ = problem(0, dim=dim, spread=spread, weights=weights, dtype=torch.float32)
     width = torch.tensor(sigma)
     loss = kernel.neighbour_loss(x, centres, theta, width, neighbours, same)
     grad_x, grad_theta = torch.autograd.grad(loss.sum(), [x, theta])
@@ -176,9 +170,7 @@ def test_memory_stays_under_a_quarter_of_the_gathered_tensor():
     centres, theta = torch.randn(m, dim), torch.zeros(m, requires_grad=True)
     neighbours = torch.randint(m, (batch, k))
     same = torch.rand(batch, k) < 0.1
-    with torch.profiler.profile(
-        profile_memory=True, activities=[torch.profiler.ProfilerActivity.CPU]
-    ) as profile:
+    with torch.profiler.profile(profile_memory=True, activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         kernel.neighbour_loss(x, centres, theta, torch.tensor(50.0), neighbours, same).sum().backward()
     live = peak = 0
     for event in profile.profiler.kineto_results.events():  # allocations and frees in the order they happened

@@ -14,5 +14,6 @@ class MissingExtra(InputError, ImportError):
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(
-            f"{purpose} needs the package '{package}', which is not installed. Install it with: pip install 'nngk[{extra}]'"
+            f"{purpose} needs the package '{package}', which is not installed. "
+            f"Install it with: pip install 'nngk[{extra}]'"
         )

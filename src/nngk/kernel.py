@@ -36,7 +36,9 @@ TILE = 1 << 24
 
 @torch.no_grad()
 def squared_distances(x: Tensor, centres: Tensor, neighbours: Tensor) -> Tensor:
-    """|x_i - c_j|² for the neighbours j of each example i, (B, K); infinite where ``neighbours`` is -1. A constant for autograd.
+    """|x_i - c_j|² for the neighbours j of each example i, (B, K); infinite where ``neighbours`` is -1.
+
+    A constant for autograd: the losses below know their own gradients.
 
     >>> squared_distances(torch.zeros(1, 2), torch.tensor([[3.0, 4.0]]), torch.tensor([[0, -1]]))
     tensor([[25., inf]])
@@ -123,7 +125,7 @@ def working_dtype(x: Tensor) -> torch.dtype:
 
 
 def attention_difference(values: Tensor, same: Tensor) -> tuple[Tensor, Tensor]:
-    """The loss of each row of log kernel values, (B,), and p - q, (B, K); both 0 in a row without a same-class entry."""
+    """The loss of each row of log kernel values, (B,), and p - q, (B, K); both 0 in a row with no same-class entry."""
     everything = values.logsumexp(1, keepdim=True)
     own_class = values.masked_fill(~same, -torch.inf)
     positives = own_class.logsumexp(1, keepdim=True)
@@ -158,9 +160,7 @@ class _NeighbourLoss(torch.autograd.Function):
             grad_x = embedding_bag(index, bank, per_sample_weights=weights, mode="sum")
             grad_x = (grad_x / sigma.to(grad_x.dtype) ** 2).to(ctx.dtype)
         if ctx.needs_input_grad[2]:
-            grad_theta = torch.zeros_like(theta).index_add_(
-                0, index.flatten(), weights.flatten().to(theta.dtype)
-            )
+            grad_theta = torch.zeros_like(theta).index_add_(0, index.flatten(), weights.flatten().to(theta.dtype))
         if ctx.needs_input_grad[3]:
             grad_sigma = (grad * by_sigma).sum().to(sigma.dtype).reshape(sigma.shape)
         return grad_x, None, grad_theta, grad_sigma, None, None
@@ -235,11 +235,7 @@ def _tiles(
     for start in range(0, len(x), rows):
         part = slice(start, start + rows)
         query = x[part].to(wide) - shift
-        squared = (
-            torch.addmm(norms, query, near.T, alpha=-2)
-            .add_(query.square().sum(1, keepdim=True))
-            .clamp_(min=0)
-        )
+        squared = torch.addmm(norms, query, near.T, alpha=-2).add_(query.square().sum(1, keepdim=True)).clamp_(min=0)
         values = log_kernels(squared, sigma.to(wide), theta.to(wide))
         present = own[part] >= 0
         hidden = torch.zeros_like(values, dtype=torch.bool)

@@ -124,9 +124,7 @@ class GaussianKernelLoss(nn.Module):
             _ = self.sigma
         return self.log_sigma.to(torch.float64 if like.dtype == torch.float64 else torch.float32).exp()
 
-    def _over_bank(
-        self, bank: CentreBank, x: Tensor, labels: Tensor, indices: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def _over_bank(self, bank: CentreBank, x: Tensor, labels: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
         require_filled(bank)
         sigma = self._width(x)
         if bank.n_neighbours is None:

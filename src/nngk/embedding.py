@@ -1,0 +1,67 @@
+"""Embeddings of many images, in evaluation mode."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from nngk.data import batches
+
+
+class ImageSource(Protocol):
+    """Anything that gives a batch by its indices: decoded images, or rows of cached features."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, indices: Any) -> Tensor: ...
+
+
+class Rows:
+    """Cached features as an image source: what a frozen network said of each image, once and for all.
+
+    >>> Rows(torch.eye(3)).batch(torch.tensor([2]))
+    tensor([[0., 0., 1.]])
+    """
+
+    def __init__(self, rows: Tensor) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def batch(self, indices: Any) -> Tensor:
+        return self.rows[torch.as_tensor(indices)]
+
+
+def untransformed(batch: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """The transform of cached features: none."""
+    return batch
+
+
+def embed(
+    network: nn.Module,
+    source: ImageSource,
+    transform: Callable[..., Tensor],
+    *,
+    batch_size: int = 128,
+    device: torch.device | str = "cpu",
+    amp: bool = False,
+    advance: Callable[[int], object] | None = None,
+) -> Tensor:
+    """Embeddings (n, dim) in float32: evaluation mode, so no dropout, whatever mode the network is in and goes back to."""
+    training = network.training
+    network.eval()
+    wide: list[Tensor] = []
+    try:
+        with torch.inference_mode():
+            parts = torch.arange(len(source)).split(batch_size)
+            for images, _, _ in batches(source, torch.zeros(len(source)).long(), list(parts), transform, device=device):
+                with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=amp):
+                    wide.append(network(images).float())
+                if advance is not None:
+                    advance(len(images))
+    finally:
+        network.train(training)
+    # A clone outside inference mode: an inference tensor could not take part in training later.
+    return torch.cat(wide).clone() if wide else torch.empty(0, 0)

@@ -1,0 +1,82 @@
+"""Progress on a terminal, one line a step elsewhere; both on standard error, so that answers stay clean."""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+Advance = Callable[..., None]
+
+_live: Any = None  # the display that is up: a task inside a task becomes a second line of it
+quiet = False
+
+
+def say(line: str) -> None:
+    """One line for a person."""
+    if quiet:
+        return
+    if _live is not None:
+        _live.console.print(line, highlight=False, markup=False)
+    else:
+        print(line, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def task(description: str, total: int) -> Iterator[Advance]:
+    """A bar with rate and time left; ``advance(n, note="…")`` moves it on. Without a terminal it shows nothing.
+
+    >>> with task("counting", 3) as advance:
+    ...     advance(3)
+    """
+    if quiet or not sys.stderr.isatty():
+        yield lambda n=1, note="": None
+        return
+    try:
+        display, outermost = _live or _display(), _live is None
+    except ImportError:  # a machine without rich still trains
+        yield lambda n=1, note="": None
+        return
+    with _up(display) if outermost else contextlib.nullcontext():
+        number = display.add_task(description, total=total, note="")
+
+        def advance(n: int = 1, note: str | None = None) -> None:
+            display.update(number, advance=n, **({} if note is None else {"note": note}))
+
+        try:
+            yield advance
+        finally:
+            display.remove_task(number)
+
+
+@contextlib.contextmanager
+def _up(display: Any) -> Iterator[None]:
+    global _live
+    _live = display
+    try:
+        with display:
+            yield
+    finally:
+        _live = None
+
+
+def _display() -> Any:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )

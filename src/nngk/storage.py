@@ -1,0 +1,100 @@
+"""A model's folder: ``model.json``, ``network-….safetensors``, ``bank-….safetensors``.
+
+The JSON names the tensor files and their checksums and is renamed into place last, so a reader sees the old model or
+the new one, never a mixture, and a damaged file is refused.
+"""
+
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import nngk
+from nngk.errors import InputError
+from nngk.files import read_json, read_tensors, write_json, write_tensors
+from nngk.model import Model
+from nngk.networks import EmbeddingNetwork
+
+FORMAT = 1
+
+
+def save_model(model: Model, folder: Path) -> None:
+    """Write a model into a folder."""
+    bank = {"centres": model.centres, "labels": model.labels, "theta": model.theta, "familiar": model.familiar}
+    bank |= {f"softmax.{key}": t for key, t in (model.softmax or {}).items()}
+    files = {}
+    for kind, tensors in (("network", model.network.state_dict()), ("bank", bank)):
+        path = folder / f".{kind}.new"
+        checksum = write_tensors(path, tensors)
+        # Named by content: a model that is read meanwhile keeps its files until the JSON points to the new ones.
+        name = f"{kind}-{checksum[:12]}.safetensors"
+        path.replace(folder / name)
+        files[kind] = {"file": name, "sha256": checksum}
+    write_json(
+        folder / "model.json",
+        {
+            "format": FORMAT,
+            "files": files,
+            "network": model.network.config,
+            "sigma": model.sigma,
+            "n_neighbours": model.n_neighbours,
+            "class_names": model.class_names,
+            "sources": model.sources,
+            "info": model.info,
+            "versions": {
+                "nngk": nngk.__version__,
+                "torch": str(torch.__version__),
+                "python": platform.python_version(),
+            },
+        },
+    )
+    current = {f["file"] for f in files.values()}
+    for old in [*folder.glob("network-*.safetensors"), *folder.glob("bank-*.safetensors")]:
+        if old.name not in current:
+            old.unlink()
+
+
+def load_model(folder: Path, device: str | torch.device = "cpu") -> Model:
+    """Read a model from a folder; anything missing, damaged or inconsistent is refused with a sentence."""
+    if not folder.is_dir():
+        raise InputError(f"There is no model folder {folder}. Train one with: nngk train DATA --out {folder}")
+    record = read_json(folder / "model.json", "a model folder")
+    if record.get("format") != FORMAT:
+        raise InputError(
+            f"{folder / 'model.json'} has the format {record.get('format')!r}; this version of nngk reads {FORMAT}."
+        )
+    try:
+        tensors = {kind: read_tensors(folder / f["file"], f["sha256"]) for kind, f in record["files"].items()}
+        network = EmbeddingNetwork.from_config(record["network"])
+        network.load_state_dict(tensors["network"])
+        return _assemble(record, network, tensors["bank"], device)
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise InputError(
+            f"The model in {folder} is damaged ({error}); restore it from a copy or train again."
+        ) from None
+
+
+def _assemble(
+    record: dict[str, Any], network: EmbeddingNetwork, bank: dict[str, Tensor], device: str | torch.device
+) -> Model:
+    rows = {len(bank["centres"]), len(bank["labels"]), len(bank["theta"]), len(record["sources"])}
+    labels = bank["labels"]
+    if len(rows) > 1 or (len(labels) and int(labels.max()) >= len(record["class_names"])):
+        raise KeyError("its bank and its class names do not fit together")
+    softmax = {key.removeprefix("softmax."): t for key, t in bank.items() if key.startswith("softmax.")}
+    return Model(
+        network,
+        centres=bank["centres"],
+        labels=labels,
+        theta=bank["theta"],
+        sigma=float(record["sigma"]),
+        class_names=record["class_names"],
+        sources=record["sources"],
+        familiar=bank["familiar"],
+        n_neighbours=int(record["n_neighbours"]),
+        softmax=softmax or None,
+        info=record.get("info", {}),
+        device=device,
+    )

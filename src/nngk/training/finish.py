@@ -1,0 +1,97 @@
+"""From a finished run to the model a person holds."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nngk.kernel import log_density, log_kernels, squared_distances
+from nngk.metrics import evaluate
+from nngk.model import Model
+from nngk.rivals.base import RivalLoss
+from nngk.rivals.softmax import Softmax
+from nngk.search import Exact
+from nngk.sigma import best_sigma, leave_one_out_sigma
+from nngk.training.run import Run
+from nngk.training.validation import (
+    classification_scores,
+    kernel_log_probabilities,
+    leave_one_out_neighbours,
+)
+
+
+def finish(run: Run, seconds: float) -> Model:
+    """Renew the bank with the final weights, tune σ for classification, and put the model together."""
+    run.bank.renew(run.embed(run.parts.train), run.refresher.engine, step=run.at.step)
+    sigma = classifier_sigma(run)
+    bank, table = run.bank, run.split.train
+    info: dict[str, Any] = {
+        "data": table.name,
+        "task": run.settings.task,
+        "settings": run.settings.to_dict(),
+        "frozen": run.frozen,
+        "best_epoch": run.at.best_epoch + 1,
+        "seconds": round(seconds, 1),
+    }
+    model = Model(
+        run.network,
+        centres=bank.centres,
+        labels=bank.labels,
+        theta=bank.theta,
+        sigma=sigma,
+        class_names=table.class_names,
+        sources=[str(path) for path in table.paths],
+        familiar=familiar_densities(bank.centres, bank.theta.detach(), sigma, bank.n_neighbours or 100),
+        n_neighbours=bank.n_neighbours or 200,
+        softmax=softmax_layer(run),
+        info=info,
+        device=run.device,
+    )
+    if len(run.parts.test):
+        model.info["test"] = test_scores(run, model)
+    return model
+
+
+def classifier_sigma(run: Run) -> float:
+    """σ for answers: the one that minimises validation loss; without validation data, leave-one-out loss."""
+    if not len(run.parts.val):
+        return leave_one_out_sigma(run.bank)
+    x = run.embed(run.parts.val)
+    labels = run.parts.val.labels.to(x.device)
+    if run.settings.task == "metric":  # unseen classes: each image is answered by the other images of the part
+        return best_sigma(*leave_one_out_neighbours(x, labels, run.bank.n_neighbours or 200))
+    return kernel_log_probabilities(run, run.bank.centres, x, labels)[0]
+
+
+def familiar_densities(centres: Tensor, theta: Tensor, sigma: float, k: int, limit: int = 10_000) -> Tensor:
+    """Log densities at training images without their own kernels: what 'familiar' looks like."""
+    chosen = torch.arange(len(centres), device=centres.device)
+    if len(centres) > limit:
+        chosen = torch.linspace(0, len(centres) - 1, limit, device=centres.device).long()
+    found = Exact(centres).search(centres[chosen], min(k + 1, len(centres)))[1]
+    others = found.masked_fill(found == chosen[:, None], -1)
+    squared = squared_distances(centres[chosen], centres, others)
+    return log_density(log_kernels(squared, sigma, theta[others.clamp(min=0)]))
+
+
+def softmax_layer(run: Run) -> dict[str, Tensor] | None:
+    """The trained classifier of a softmax run, as plain tensors."""
+    objective = run.objective
+    if run.settings.task != "classify" or not isinstance(objective, RivalLoss) or not objective.has_logits:
+        return None
+    if isinstance(objective, Softmax):
+        return {"weight": objective.linear.weight, "bias": objective.linear.bias}
+    # Normalised softmax: cosines with the columns of W, over a temperature.
+    weight = torch.nn.functional.normalize(objective.criterion.W, dim=0).T
+    scale = torch.tensor(1 / objective.criterion.temperature)
+    return {"weight": weight, "bias": weight.new_zeros(len(weight)), "scale": scale}
+
+
+def test_scores(run: Run, model: Model) -> dict[str, float]:
+    """The test part, looked at once: retrieval for both tasks, and accuracy where its classes were trained."""
+    x = run.embed(run.parts.test)
+    labels = run.parts.test.labels.to(x.device)
+    scores = evaluate(x, labels, seed=run.settings.seed)
+    if run.settings.task == "classify":
+        scores = classification_scores(model.probabilities(x).to(x.device), labels) | scores
+    return {key: round(float(value), 6) for key, value in scores.items()}

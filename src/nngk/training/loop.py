@@ -1,0 +1,260 @@
+"""The training loop, from a table of images to a model."""
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nngk.data import ImageTable, batches, read_images, require_pairs, split
+from nngk.errors import InputError
+from nngk.files import read_json, read_tensors, write_json, write_tensors
+from nngk.loss import GaussianKernelLoss
+from nngk.model import Model
+from nngk.progress import say, task
+from nngk.rivals.base import RivalLoss
+from nngk.sigma import leave_one_out_sigma
+from nngk.training.checkpoint import load_module
+from nngk.training.config import Settings
+from nngk.training.finish import classifier_sigma, finish
+from nngk.training.log import RunLog
+from nngk.training.optimiser import rate, set_rate
+from nngk.training.parts import Transform
+from nngk.training.run import Run, as_numbers
+from nngk.training.validation import run_sigma, validate
+
+
+class Interrupted(InputError):
+    """The run was stopped by hand; its checkpoint is written."""
+
+
+def train(
+    data: Any,
+    settings: Settings = Settings(),
+    *,
+    out: str | Path,
+    resume: bool = False,
+    tensorboard: bool = False,
+) -> Model:
+    """Train on a folder, CSV file, data frame or :class:`ImageTable`; returns the model, also saved in ``out``.
+
+    ``resume`` continues a run that was stopped in ``out``, as if it had not been.
+    """
+    out = Path(out)
+    folder = out / "run"
+    if resume:
+        settings = _same_settings(folder, settings)
+    elif (folder / "checkpoint.json").exists():
+        raise InputError(f"{out} holds an unfinished run. Continue it with --resume, or choose another folder.")
+    table = data if isinstance(data, ImageTable) else read_images(data, task=settings.task, seed=settings.seed)
+    parts = split(table, settings.task, settings.val_fraction, settings.test_fraction, settings.seed)
+    require_pairs(parts.train, "training")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "settings.json", settings.to_dict())
+    run = Run(parts, settings, folder)
+    if resume:
+        run.resume()
+    log = RunLog(folder, run.at.epoch, tensorboard)
+    _introduce(run, resume)
+    started = time.perf_counter() - run.at.seconds
+
+    with _stop_on_ctrl_c() as stopping:
+        while run.at.epoch < settings.epochs and not _patience_lost(run):
+            loss, images_per_second = _epoch(run, stopping, started)
+            # Validation reads the embeddings of this moment; where the bank is due now, it provides half of them.
+            run.refresher.before_step(run.at.step, run.trainee)
+            scores, score = validate(run)
+            better = score > run.at.best_score or not score
+            if better:
+                run.at.best_epoch, run.at.best_score = run.at.epoch, score
+                write_tensors(folder / "best.safetensors", _tensors(run))
+            run.at = replace(run.at, epoch=run.at.epoch + 1, batch=0, loss_sum=0.0)
+            run.at.seconds = time.perf_counter() - started
+            _record(run, log, loss, images_per_second, scores, better)
+            run.save()
+
+    run.refresher.finish(run.at.step)
+    _restore(run, read_tensors(folder / "best.safetensors"))
+    model = finish(run, time.perf_counter() - started)
+    model.save(out)
+    for leftover in [*folder.glob("checkpoint*"), folder / "best.safetensors", folder / "features.safetensors"]:
+        leftover.unlink(missing_ok=True)
+    return model
+
+
+def _epoch(run: Run, stopping: Callable[[], bool], started: float) -> tuple[float, float]:
+    """One pass over the training batches; returns the mean loss and images a second."""
+    at, settings = run.at, run.settings
+    begun, seen = time.perf_counter(), 0
+    if isinstance(run.objective, RivalLoss) and at.batch == 0:
+        everything = run.embed(run.parts.train) if run.objective.needs_embeddings else None
+        run.objective.start_epoch(at.epoch, everything, run.parts.train.labels.to(run.device))
+    upcoming = run.index_batches(at.epoch)
+    total = sum(len(b) for b in upcoming)
+    losses: list[Tensor] = []
+    read_every = 20 if run.device.type == "cuda" else 1  # reading a value back stalls a GPU
+    run.trainee.train()
+    with task(f"epoch {at.epoch + 1}/{settings.epochs}", total) as advance:
+        advance(sum(len(b) for b in upcoming[: at.batch]))
+        for images, labels, indices in batches(
+            run.parts.train.source,
+            run.parts.train.labels,
+            upcoming[at.batch :],
+            _seeded(run.parts.augment, settings.seed, at.step),
+            device=run.device,
+            threads=settings.threads,
+        ):
+            losses.append(_step(run, images, labels, indices))
+            at.batch, at.step, seen = at.batch + 1, at.step + 1, seen + len(labels)
+            if len(losses) >= read_every:
+                at.loss_sum += _read(losses, at.step)
+                speed = seen / (time.perf_counter() - begun)
+                advance(read_every * len(labels), note=f"loss {at.loss_sum / at.batch:.3f}  {speed:.0f} images/s")
+            if stopping():
+                at.loss_sum += _read(losses, at.step)
+                run.refresher.finish(at.step)
+                at.seconds = time.perf_counter() - started
+                run.save()
+                raise Interrupted(
+                    f"Stopped in epoch {at.epoch + 1}, with everything saved. Go on with the same command and --resume."
+                )
+    at.loss_sum += _read(losses, at.step)
+    if isinstance(run.objective, RivalLoss):
+        run.objective.end_epoch()
+    return at.loss_sum / max(1, at.batch), seen / (time.perf_counter() - begun)
+
+
+def _step(run: Run, images: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
+    """One step: renew the bank if it is due, embed, compare with the neighbours' centres, learn."""
+    settings, step = run.settings, run.at.step
+    if isinstance(run.objective, GaussianKernelLoss):
+        run.refresher.before_step(step, run.trainee)
+        if step == 0:
+            _first_sigma(run, run.objective)
+    torch.manual_seed(_mixed(settings.seed, step))  # dropout of this step, whether or not the run was stopped before it
+    set_rate(run.optimiser, rate(step, run.total_steps, settings))
+    with torch.autocast(run.device.type, torch.bfloat16, enabled=run.amp):
+        embeddings = run.trainee(images)
+    loss = run.objective(embeddings, labels, indices)
+    run.optimiser.zero_grad(set_to_none=True)
+    loss.backward()
+    if settings.clip:
+        torch.nn.utils.clip_grad_norm_([p for g in run.optimiser.param_groups for p in g["params"]], settings.clip)
+    run.optimiser.step()
+    if settings.write_back and isinstance(run.objective, GaussianKernelLoss):
+        run.bank.write_back(indices, embeddings)
+    return loss.detach()
+
+
+def _read(losses: list[Tensor], step: int) -> float:
+    """The sum of the losses since the last look, which must be finite."""
+    value = float(torch.stack(losses).sum()) if losses else 0.0
+    losses.clear()
+    if not math.isfinite(value):
+        raise InputError(
+            f"The loss became {value} by step {step}: training diverged. Lower --lr, set --clip, or raise --sigma."
+        )
+    return value
+
+
+def _first_sigma(run: Run, objective: GaussianKernelLoss) -> None:
+    """σ for training, once the first bank is there."""
+    s = run.settings
+    if s.sigma == "validation":
+        objective.sigma = classifier_sigma(run)
+    elif not isinstance(s.sigma, int | float):
+        objective.sigma = s.sigma_factor * leave_one_out_sigma(run.bank)
+
+
+def _seeded(transform: Transform, seed: int, step: int) -> Transform:
+    """The transform with randomness that depends on the step alone, so that a resumed run sees the same crops."""
+    generator = torch.Generator()
+
+    def seeded(batch: Tensor, _: torch.Generator | None) -> Tensor:
+        nonlocal step
+        generator.manual_seed(_mixed(seed, step) + 1)
+        step += 1
+        return transform(batch, generator)
+
+    return seeded
+
+
+def _mixed(seed: int, step: int) -> int:
+    return (seed * 1_000_003 + step) * 2
+
+
+def _tensors(run: Run) -> dict[str, Tensor]:
+    """What the best epoch is remembered by."""
+    return {f"{name}/{key}": t for name, module in run.modules.items() for key, t in module.state_dict().items()}
+
+
+def _restore(run: Run, tensors: dict[str, Tensor]) -> None:
+    for name, module in run.modules.items():
+        mine = {k.removeprefix(f"{name}/"): t for k, t in tensors.items() if k.startswith(f"{name}/")}
+        load_module(module, mine, run.folder)
+
+
+def _patience_lost(run: Run) -> bool:
+    at, patience = run.at, run.settings.patience
+    return bool(patience and at.best_score and at.epoch - 1 - at.best_epoch >= patience)
+
+
+def _record(run: Run, log: RunLog, loss: float, speed: float, scores: dict[str, float], better: bool) -> None:
+    row: dict[str, Any] = {"epoch": run.at.epoch, "step": run.at.step, "loss": round(loss, 6), **as_numbers(scores)}
+    row |= {"lr": run.optimiser.param_groups[0]["lr"], "images_per_second": round(speed, 1)}
+    if isinstance(run.objective, GaussianKernelLoss):
+        row["sigma"] = round(run_sigma(run), 6)
+        row["bank_age"] = run.at.step - run.bank.refreshed_at
+        if run.refresher.history:
+            last = run.refresher.history[-1]
+            row |= {"refresh_seconds": round(last.seconds, 3), "staleness": last.staleness, "lonely": last.n_lonely}
+        if run.refresher.overrun:
+            row["refreshes_skipped"] = run.refresher.overrun
+    log.write(row)
+    shown = "  ".join(f"{key.replace('_', ' ')} {value:.4f}" for key, value in as_numbers(scores).items())
+    say(f"epoch {row['epoch']:>3}  loss {loss:.4f}  {shown}{'  *' if better and scores else ''}")
+
+
+def _introduce(run: Run, resume: bool) -> None:
+    p, s = run.parts, run.settings
+    what = "the embedding layer on cached features of" if run.frozen else "all of"
+    say(
+        f"{len(p.train)} training, {len(p.val)} validation and {len(p.test)} test images of "
+        f"{len(run.split.train.class_names)} classes; training {what} {s.network} with the loss '{s.loss}' on {run.device}."
+    )
+    if resume:
+        say(f"Resuming in epoch {run.at.epoch + 1} of {s.epochs}.")
+
+
+def _same_settings(folder: Path, asked: Settings) -> Settings:
+    """The settings of the run that is resumed; only the number of epochs, the patience and the machine may change."""
+    before = Settings.from_dict(read_json(folder / "settings.json", "a run that can be resumed"))
+    return replace(before, device=asked.device, threads=asked.threads)
+
+
+@contextmanager
+def _stop_on_ctrl_c() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C once: stop at the next step, saved. Twice: stop at once."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+
+    def handle(number: int, frame: Any) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+        say("Stopping after this step (Ctrl-C again to stop at once) …")
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        yield asked.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)

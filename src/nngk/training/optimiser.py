@@ -1,0 +1,51 @@
+"""Parameter groups, optimiser and learning-rate schedule."""
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from nngk.training.config import Settings
+
+
+def create_optimiser(
+    backbone: list[nn.Parameter], embedding: list[nn.Parameter], extra: list[dict[str, Any]], settings: Settings
+) -> torch.optim.Optimizer:
+    """Groups: the backbone, the embedding layer at its own rate, and ``extra`` (centre weights, σ, proxies)."""
+    groups: list[dict[str, Any]] = []
+    for parameters, lr in ((backbone, settings.lr), (embedding, settings.lr * settings.embedding_lr_factor)):
+        learned = [p for p in parameters if p.requires_grad]
+        # Biases and normalisation scales are not what weight decay is for.
+        for chosen, decay in (
+            ([p for p in learned if p.ndim > 1], settings.weight_decay),
+            ([p for p in learned if p.ndim <= 1], 0.0),
+        ):
+            if chosen:
+                groups.append({"params": chosen, "lr": lr, "weight_decay": decay})
+    groups += [g for g in extra if any(p.requires_grad for p in g["params"])]
+    for group in groups:
+        group["base_lr"] = group["lr"]
+    fused = all(p.is_cuda for g in groups for p in g["params"])
+    if settings.optimiser == "sgd":
+        return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, fused=fused)
+    return torch.optim.AdamW(groups, lr=settings.lr, fused=fused)
+
+
+def rate(step: int, total: int, settings: Settings) -> float:
+    """The share of the base learning rate at a step: a linear rise, then half a cosine or level.
+
+    >>> [round(rate(s, 100, Settings(warmup=0.1)), 2) for s in (0, 9, 55, 99)]
+    [0.1, 1.0, 0.5, 0.0]
+    """
+    rise = round(settings.warmup * total)
+    if step < rise:
+        return (step + 1) / rise
+    if settings.schedule == "constant":
+        return 1.0
+    return 0.5 * (1 + math.cos(math.pi * (step - rise) / max(1, total - rise)))
+
+
+def set_rate(optimiser: torch.optim.Optimizer, share: float) -> None:
+    for group in optimiser.param_groups:
+        group["lr"] = group["base_lr"] * share

@@ -1,0 +1,112 @@
+"""What a run reads: training, validation and test images, or what a frozen network made of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from nngk.data import Augmentation, Images, ImageTable, Split, evaluation
+from nngk.embedding import ImageSource, Rows, embed, untransformed
+from nngk.files import read_tensors, write_tensors
+from nngk.networks import EmbeddingNetwork, InputSpec
+from nngk.progress import task
+from nngk.training.config import Settings
+
+
+Transform = Callable[[Tensor, torch.Generator | None], Tensor]
+
+
+@dataclass
+class Part:
+    """One part of the data as the loop sees it."""
+
+    source: ImageSource
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass
+class Parts:
+    """The three parts, and how their batches are transformed."""
+
+    train: Part
+    val: Part
+    test: Part
+    augment: Transform  # for training steps
+    plain: Transform  # without randomness, for the bank and for scores
+
+
+def input_spec(network: EmbeddingNetwork, settings: Settings) -> InputSpec:
+    """The weights' own input, with the sizes that the settings ask for."""
+    spec = network.input
+    size = settings.crop_size or spec.size
+    # Where only the crop is given, the margin around it keeps its proportion.
+    resize = settings.resize or (spec.resize if size == spec.size else round(size * spec.resize / spec.size))
+    return replace(spec, size=size, resize=resize)
+
+
+def image_parts(split: Split, spec: InputSpec, settings: Settings, folder: Path) -> Parts:
+    """Decoded images, cached on disk beside the run unless told otherwise."""
+    cache = None if settings.cache == "off" else Path(settings.cache or folder / "images")
+    augment = Augmentation(
+        size=spec.size,
+        crop=settings.crop,
+        scale=(settings.crop_scale, 1.0),
+        flip=settings.flip,
+        mean=spec.mean,
+        std=spec.std,
+    )
+    plain = evaluation(spec.size, spec.mean, spec.std)
+    parts = [_image_part(table, spec.resize, cache, settings.threads) for table in split]
+    return Parts(*parts, augment, plain)
+
+
+def feature_parts(parts: Parts, network: EmbeddingNetwork, device: torch.device, amp: bool, folder: Path) -> Parts:
+    """Pooled features of a frozen network, computed once and kept in the run's folder."""
+    path = folder / "features.safetensors"
+    named = {"train": parts.train, "val": parts.val, "test": parts.test}
+    if path.exists():
+        features = read_tensors(path)
+    else:
+        features = {}
+        pooled = nn.Sequential(network.backbone, network.head.pool).to(device)
+        for name, part in named.items():
+            with task(f"features of the {name} images", len(part)) as advance:
+                rows = embed(pooled, part.source, parts.plain, device=device, amp=amp, advance=advance)
+            features[name] = rows.cpu()
+        write_tensors(path, features)
+    train, val, test = (Part(Rows(features[name].to(device)), part.labels) for name, part in named.items())
+    return Parts(train, val, test, untransformed, untransformed)
+
+
+class Projection(nn.Module):
+    """The trainable rest of a frozen network: pooled features to embeddings."""
+
+    def __init__(self, network: EmbeddingNetwork) -> None:
+        super().__init__()
+        self.head = network.head
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        return self.head.project(pooled)
+
+
+def _image_part(table: ImageTable, size: int, cache: Path | None, threads: int) -> Part:
+    with task("decoding images", len(table)) as advance:
+        images = Images(table, size, cache, threads, progress=_counted(advance))
+    return Part(images, torch.as_tensor(table.labels))
+
+
+def _counted(advance: Callable[[int], object]) -> Callable[[int, int], None]:
+    """A callback that is told how many are done in all, for a bar that is told how many more."""
+    before = 0
+
+    def done(count: int, total: int) -> None:
+        nonlocal before
+        advance(count - before)
+        before = count
+
+    return done

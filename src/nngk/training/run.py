@@ -1,0 +1,173 @@
+"""A training run: the pieces, built from settings and data, and what can be asked of them together."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nngk.bank import CentreBank
+from nngk.data import Split, class_balanced_batches, random_batches
+from nngk.embedding import embed
+from nngk.errors import InputError
+from nngk.loss import GaussianKernelLoss
+from nngk.networks import EmbeddingNetwork, create_network
+from nngk.refresh import Refresher, interval_in_steps
+from nngk.rivals import create_loss
+from nngk.rivals.base import RivalLoss
+from nngk.search import Exact
+from nngk.training.checkpoint import load_checkpoint, save_checkpoint
+from nngk.training.config import Settings
+from nngk.training.optimiser import create_optimiser
+from nngk.training.parts import Part, Parts, Projection, feature_parts, image_parts, input_spec
+
+
+@dataclass
+class Progress:
+    """Where a run stands; in every checkpoint."""
+
+    epoch: int = 0  # epochs begun
+    batch: int = 0  # batches of this epoch done
+    step: int = 0  # batches done in all
+    loss_sum: float = 0.0  # of this epoch
+    best_epoch: int = -1
+    best_score: list[float] = field(default_factory=list)  # larger is better, compared in order
+    seconds: float = 0.0
+
+
+class Run:
+    """Network, objective, bank, optimiser and data of one run, in a folder."""
+
+    def __init__(self, split: Split, settings: Settings, folder: Path) -> None:
+        self.split, self.settings, self.folder = split, settings, folder
+        self.device = pick_device(settings.device)
+        self.amp = self.device.type == "cuda" if settings.amp is None else settings.amp
+        self.at = Progress()
+        torch.manual_seed(settings.seed)
+        self.network = self._network()
+        self.frozen = self._frozen()
+        self.parts = self._parts()
+        self.trainee: nn.Module = Projection(self.network) if self.frozen else self.network
+        self.bank = CentreBank(
+            self.parts.train.labels, self.network.dim, settings.n_neighbours or None, settings.guaranteed
+        ).to(self.device)
+        self.bank.theta.requires_grad_(settings.learn_weights)
+        self.objective = self._objective().to(self.device)
+        self.optimiser = self._optimiser()
+        self.steps_per_epoch = len(self.index_batches(0))
+        self.total_steps = settings.epochs * self.steps_per_epoch
+        self.refresher = Refresher(
+            self.bank,
+            lambda network: self.embed(self.parts.train, network),
+            interval_in_steps(settings.update_interval, self.steps_per_epoch),
+            Exact(),
+            settings.background,
+        )
+
+    # -- building
+
+    def _network(self) -> EmbeddingNetwork:
+        s = self.settings
+        network = create_network(
+            s.network,
+            dim=s.dim or None,
+            weights=s.weights,
+            pool=s.pool,
+            dropout=s.dropout,
+            layer_norm=s.layer_norm,
+            normalise=s.normalise,
+        )
+        network.input = input_spec(network, s)
+        # Rows of images in the layout that convolutions on a GPU read fastest.
+        return network.to(self.device, memory_format=torch.channels_last)
+
+    @property
+    def pretrained(self) -> bool:
+        return str(self.network.config["weights"].get("source")) != "random"
+
+    def _frozen(self) -> bool:
+        if self.settings.freeze is not None:
+            return self.settings.freeze
+        return self.pretrained and self.device.type == "cpu" and self.settings.loss == "nngk"
+
+    def _parts(self) -> Parts:
+        parts = image_parts(self.split, self.network.input, self.settings, self.folder)
+        if self.frozen:
+            self.network.backbone.requires_grad_(False)
+            self.network.head.pool.requires_grad_(False)
+            return feature_parts(parts, self.network, self.device, self.amp, self.folder)
+        freeze = self.settings.freeze_batchnorm
+        if self.pretrained if freeze is None else freeze:
+            self.network.freeze_batchnorm()
+        return parts
+
+    def _objective(self) -> GaussianKernelLoss | RivalLoss:
+        s = self.settings
+        if s.loss == "nngk":
+            sigma = s.sigma if isinstance(s.sigma, int | float) else "auto"
+            return GaussianKernelLoss(self.bank, sigma, learn_sigma=s.sigma == "learned")
+        classes = len(self.split.train.class_names)
+        rival = create_loss(s.loss, dim=self.network.dim, n_classes=classes, n_examples=len(self.bank), seed=s.seed)
+        # A rival's embeddings have unit length where its paper's do, and only there.
+        self.network.head.normalise = self.network.config["normalise"] = rival.normalise
+        return rival
+
+    def _optimiser(self) -> torch.optim.Optimizer:
+        s = self.settings
+        if isinstance(self.objective, GaussianKernelLoss):
+            extra = self.objective.parameter_groups(s.lr, s.weight_lr_factor, s.sigma_lr_factor)
+        else:
+            extra = self.objective.parameter_groups(s.lr)
+        return create_optimiser(self.network.backbone_parameters(), self.network.embedding_parameters(), extra, s)
+
+    # -- asking
+
+    def index_batches(self, epoch: int) -> list[Tensor]:
+        """The epoch's batches of training indices: the same whenever they are asked for."""
+        s, labels = self.settings, self.parts.train.labels
+        if isinstance(self.objective, RivalLoss):
+            return self.objective.batches(labels, s.batch_size, s.seed, epoch)
+        if s.per_class:
+            return class_balanced_batches(labels, s.batch_size, s.per_class, s.seed, epoch)
+        return random_batches(labels, s.batch_size, s.seed, epoch, drop_last=True)
+
+    def embed(self, part: Part, network: nn.Module | None = None) -> Tensor:
+        """All embeddings of a part: evaluation mode, no augmentation."""
+        return embed(
+            self.trainee if network is None else network,
+            part.source,
+            self.parts.plain,
+            batch_size=256 if self.device.type == "cuda" else 64,
+            device=self.device,
+            amp=self.amp and not self.frozen,
+        )
+
+    @property
+    def modules(self) -> dict[str, nn.Module]:
+        """What a checkpoint holds. The objective has the bank inside where it is the kernel loss."""
+        return {"network": self.network, "objective": self.objective}
+
+    def save(self) -> None:
+        save_checkpoint(self.folder, self.modules, self.optimiser, vars(self.at))
+
+    def resume(self) -> None:
+        self.at = Progress(**load_checkpoint(self.folder, self.modules, self.optimiser))
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of a name; 'auto' is a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise InputError(f"Unknown device {name!r}; use 'auto', 'cpu' or 'cuda'.") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError("The device 'cuda' was asked for, but PyTorch sees no CUDA GPU; use --device cpu.")
+    return device
+
+
+def as_numbers(scores: dict[str, Any]) -> dict[str, float]:
+    """Scores rounded for a log a person reads."""
+    return {key: round(float(value), 6) for key, value in scores.items()}
