@@ -12,6 +12,10 @@ from nngk.networks.backbones import RECIPES
 from nngk.networks.keys import State, strip_prefixes, translate
 
 
+# Built with real tensors (RegNet) or slowly (transformers), and rarely what a file for our networks turns out to be.
+SLOW = ("regnet*", "vit*", "swin*", "maxvit*")
+
+
 def looks_like(state: State) -> str | None:
     """The name of the network whose tensors these are: one of ours, else one of torchvision's; None if neither.
 
@@ -49,5 +53,5 @@ def _candidates() -> Iterator[tuple[str, nn.Module]]:
             except InputError:  # timm is not installed
                 continue
         # RegNets compute their widths with tensors, which takes storage.
-        for name in torchvision.models.list_models(module=torchvision.models, exclude="regnet*"):
+        for name in torchvision.models.list_models(module=torchvision.models, exclude=SLOW):
             yield name, torchvision.models.get_model(name, weights=None)
