@@ -49,7 +49,7 @@ def embed(
     amp: bool = False,
     advance: Callable[[int], object] | None = None,
 ) -> Tensor:
-    """Embeddings (n, dim) in float32: evaluation mode, so no dropout, whatever mode the network is in and goes back to."""
+    """Embeddings (n, dim) in float32, in evaluation mode: no dropout. The network's own mode is put back."""
     training = network.training
     network.eval()
     wide: list[Tensor] = []

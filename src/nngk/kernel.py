@@ -97,7 +97,7 @@ def neighbour_loss(
     what to do about it is the caller's decision. Gradients reach ``x``, ``theta`` and ``sigma``; centres are
     constants, as the bank holds them.
     """
-    loss: Tensor = _NeighbourLoss.apply(x, centres, theta, sigma, neighbours, same)  # type: ignore[no-untyped-call]
+    loss: Tensor = _NeighbourLoss.apply(x, centres, theta, sigma, neighbours, same)
     return loss
 
 
@@ -115,7 +115,7 @@ def all_centres_loss(
     ``own`` (B,) is the index of each example's own centre, which is left out, or -1. Gradients reach ``x``,
     ``centres``, ``theta`` and ``sigma``. Memory is bounded by a tile, whatever the number of centres.
     """
-    loss: Tensor = _AllCentresLoss.apply(x, centres, theta, sigma, labels, centre_labels, own)  # type: ignore[no-untyped-call]
+    loss: Tensor = _AllCentresLoss.apply(x, centres, theta, sigma, labels, centre_labels, own)
     return loss
 
 
@@ -150,7 +150,7 @@ class _NeighbourLoss(torch.autograd.Function):
         return loss
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         centres, theta, sigma, neighbours, difference, by_sigma = ctx.saved_tensors
         weights = difference * grad[:, None]  # (B, K)
         index = neighbours.clamp(min=0)  # a missing neighbour has p = q = 0
@@ -184,7 +184,7 @@ class _AllCentresLoss(torch.autograd.Function):
         return torch.cat(losses) if losses else x.new_zeros(0)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, centres, theta, sigma, _, _, _ = ctx.saved_tensors
         wide = working_dtype(x)
         shift = centres.to(wide).mean(0)

@@ -56,8 +56,8 @@ class Answer:
 class Model:
     """A network, its bank of centres, σ and class names.
 
-    ``Model.load(folder)`` gives one; ``embed``, ``classify``, ``search``, ``add``, ``remove`` and ``save`` use it. Images
-    are paths, PIL images, arrays or tensors, one or many; one gives one answer, a list gives a list.
+    ``Model.load(folder)`` gives one; ``embed``, ``classify``, ``search``, ``add``, ``remove`` and ``save`` use it.
+    Images are paths, PIL images, arrays or tensors, one or many; one gives one answer, a list gives a list.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Model:
         return rows.cpu()
 
     @overload
-    def classify(self, images: Picture, evidence: int = 5) -> Answer: ...
+    def classify(self, images: Picture, evidence: int = 5) -> Answer: ...  # type: ignore[overload-overlap]
     @overload
     def classify(self, images: Sequence[Picture], evidence: int = 5) -> list[Answer]: ...
     def classify(self, images: Picture | Sequence[Picture], evidence: int = 5) -> Answer | list[Answer]:
@@ -130,7 +130,7 @@ class Model:
         return answers[0] if single else answers
 
     @overload
-    def search(self, images: Picture, k: int = 10) -> list[Evidence]: ...
+    def search(self, images: Picture, k: int = 10) -> list[Evidence]: ...  # type: ignore[overload-overlap]
     @overload
     def search(self, images: Sequence[Picture], k: int = 10) -> list[list[Evidence]]: ...
     def search(self, images: Picture | Sequence[Picture], k: int = 10) -> list[Evidence] | list[list[Evidence]]:
@@ -169,8 +169,8 @@ class Model:
         found = self.predict(embeddings)
         probabilities = self.probabilities(embeddings)
         denser = 1 - torch.searchsorted(self.familiar, found.log_density.cpu()) / max(1, len(self.familiar))
-        order = probabilities.argsort(1, descending=True, stable=True)
-        largest = found.shares.argsort(1, descending=True, stable=True)[:, :evidence]
+        order = probabilities.argsort(dim=1, descending=True, stable=True)
+        largest = found.shares.argsort(dim=1, descending=True, stable=True)[:, :evidence]
         return [
             Answer(
                 label=self.class_names[int(order[i, 0])],

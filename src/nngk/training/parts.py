@@ -14,7 +14,6 @@ from nngk.networks import EmbeddingNetwork, InputSpec
 from nngk.progress import task
 from nngk.training.config import Settings
 
-
 Transform = Callable[[Tensor, torch.Generator | None], Tensor]
 
 
@@ -61,8 +60,8 @@ def image_parts(split: Split, spec: InputSpec, settings: Settings, folder: Path)
         std=spec.std,
     )
     plain = evaluation(spec.size, spec.mean, spec.std)
-    parts = [_image_part(table, spec.resize, cache, settings.threads) for table in split]
-    return Parts(*parts, augment, plain)
+    train, val, test = (_image_part(table, spec.resize, cache, settings.threads) for table in split)
+    return Parts(train, val, test, augment, plain)
 
 
 def feature_parts(parts: Parts, network: EmbeddingNetwork, device: torch.device, amp: bool, folder: Path) -> Parts:

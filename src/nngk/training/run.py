@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -80,7 +80,7 @@ class Run:
         )
         network.input = input_spec(network, s)
         # Rows of images in the layout that convolutions on a GPU read fastest.
-        return network.to(self.device, memory_format=torch.channels_last)
+        return network.to(self.device).to(memory_format=torch.channels_last)
 
     @property
     def pretrained(self) -> bool:
@@ -105,7 +105,7 @@ class Run:
     def _objective(self) -> GaussianKernelLoss | RivalLoss:
         s = self.settings
         if s.loss == "nngk":
-            sigma = s.sigma if isinstance(s.sigma, int | float) else "auto"
+            sigma: float | Literal["auto"] = s.sigma if isinstance(s.sigma, int | float) else "auto"
             return GaussianKernelLoss(self.bank, sigma, learn_sigma=s.sigma == "learned")
         classes = len(self.split.train.class_names)
         rival = create_loss(s.loss, dim=self.network.dim, n_classes=classes, n_examples=len(self.bank), seed=s.seed)

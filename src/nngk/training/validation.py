@@ -23,7 +23,7 @@ def validate(run: Run) -> tuple[dict[str, float], list[float]]:
     if isinstance(run.objective, RivalLoss) and run.objective.has_logits:
         logs = run.objective.logits(x).log_softmax(1).detach()
     else:
-        sigma, logs = kernel_log_probabilities(run, fresh_centres(run), x, labels)
+        _, logs = kernel_log_probabilities(run, fresh_centres(run), x, labels)
     loss = float(-logs.gather(1, labels[:, None]).clamp(min=-50).mean())
     accuracy = top_k_accuracy(logs.exp(), labels, 1)
     return {"val_accuracy": accuracy, "val_loss": loss}, [accuracy, -loss]

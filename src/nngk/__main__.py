@@ -1,0 +1,5 @@
+"""``python -m nngk``."""
+
+from nngk.cli import main
+
+main()

@@ -1,0 +1,5 @@
+"""``python -m nngk.cli``."""
+
+from nngk.cli import main
+
+main()

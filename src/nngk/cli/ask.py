@@ -1,0 +1,140 @@
+"""Commands that ask a model: ``evaluate``, ``classify``, ``search``, ``info``."""
+
+import json
+from pathlib import Path
+
+import click
+
+from nngk.cli.options import device_option, json_option
+from nngk.errors import InputError
+
+model_argument = click.argument("model", type=click.Path(path_type=Path))
+images_argument = click.argument("images", nargs=-1, required=True, type=click.Path(path_type=Path))
+
+
+@click.command("classify")
+@model_argument
+@images_argument
+@click.option("--top", default=3, show_default=True, help="Classes shown.")
+@click.option("--evidence", default=5, show_default=True, help="Training images shown.")
+@click.option("--reject", type=float, help="Answer 'unknown' above this unknown score, such as 0.99.")
+@device_option
+@json_option
+def classify_command(
+    model: Path, images: tuple[Path, ...], top: int, evidence: int, reject: float | None, device: str, as_json: bool
+) -> None:
+    """Say what IMAGES (files or folders) show: the likeliest classes, the training images behind the answer with
+    their share in it, and how unknown the image is (the share of training images in a denser place)."""
+    paths = image_files(images)
+    from nngk.model import Model
+
+    answers = Model.load(model, device).classify(paths, evidence=evidence)
+    labels = ["unknown" if reject is not None and a.unknown > reject else a.label for a in answers]
+    if as_json:
+        rows = [{"image": str(p), **a.to_dict(), "label": label} for p, a, label in zip(paths, answers, labels)]
+        click.echo(json.dumps(rows))
+        return
+    for path, answer, label in zip(paths, answers, labels):
+        click.echo(f"{path}: {label}  (unknown {answer.unknown:.2f})")
+        for name, probability in list(answer.probabilities.items())[:top]:
+            click.echo(f"  {probability:7.2%}  {name}")
+        for e in answer.evidence:
+            click.echo(f"    because of {e.image} ({e.label}), {e.share:.1%}")
+
+
+@click.command("search")
+@model_argument
+@images_argument
+@click.option("-k", default=10, show_default=True, help="How many.")
+@device_option
+@json_option
+def search_command(model: Path, images: tuple[Path, ...], k: int, device: str, as_json: bool) -> None:
+    """Find the images of the bank that are most similar to IMAGES (files or folders), nearest first."""
+    paths = image_files(images)
+    from nngk.model import Model
+
+    found = Model.load(model, device).search(paths, k)
+    if as_json:
+        rows = [{"image": str(p), "found": [vars(e) for e in hits]} for p, hits in zip(paths, found)]
+        click.echo(json.dumps(rows))
+        return
+    for path, hits in zip(paths, found):
+        click.echo(f"{path}:")
+        for e in hits:
+            click.echo(f"  {e.distance:8.4f}  {e.label}  {e.image}")
+
+
+@click.command("evaluate")
+@model_argument
+@click.argument("data")
+@click.option("--split", type=click.Choice(["train", "val", "test", "all"]), default="all", show_default=True)
+@click.option(
+    "--task", type=click.Choice(["classify", "metric"]), help="metric: retrieval only.  [default: the model's]"
+)
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Folder of a dataset that DATA names.")
+@device_option
+@json_option
+def evaluate_command(
+    model: Path, data: str, split: str, task: str | None, data_dir: Path | None, device: str, as_json: bool
+) -> None:
+    """Measure a model on labelled images in DATA (a folder, a CSV file, or a dataset's name): accuracy and calibration
+    where the classes are the model's, and retrieval (Recall@K, MAP@R, NMI) among the images."""
+    from nngk.evaluation import evaluate_model
+    from nngk.model import Model
+
+    scores = evaluate_model(Model.load(model, device), data, split=split, task=task, data_dir=data_dir)
+    if as_json:
+        click.echo(json.dumps(scores))
+        return
+    for name, value in scores.items():
+        click.echo(f"{name.replace('_', ' '):<18} {value:7.2%}" if isinstance(value, float) else f"{name:<18} {value}")
+
+
+@click.command("info")
+@model_argument
+@json_option
+def info_command(model: Path, as_json: bool) -> None:
+    """What a model folder holds: network, classes, centres, σ, the run behind it."""
+    from nngk.model import Model
+
+    m = Model.load(model)
+    counts = {name: int((m.labels == i).sum()) for i, name in enumerate(m.class_names)}
+    facts = {
+        "network": m.network.config,
+        "dim": m.network.dim,
+        "centres": len(m.centres),
+        "sigma": m.sigma,
+        "n_neighbours": m.n_neighbours,
+        "classifier": "kernels" if m.softmax is None else "softmax",
+        "classes": counts,
+        **m.info,
+    }
+    if as_json:
+        click.echo(json.dumps(facts))
+        return
+    click.echo(f"{m}\n  network     {m.network.config['name']}, {m.network.dim} dimensions")
+    click.echo(f"  classifier  {facts['classifier']}, {m.n_neighbours} neighbours, sigma {m.sigma:.4g}")
+    click.echo(f"  trained on  {m.info.get('data', '?')} for the task {m.info.get('task', '?')}")
+    for name, value in m.info.get("test", {}).items():
+        click.echo(f"  test {name.replace('_', ' '):<18} {value:7.2%}")
+    click.echo(f"  {len(counts)} classes:")
+    for name, count in counts.items():
+        click.echo(f"    {count:6d}  {name}")
+
+
+def image_files(given: tuple[Path, ...]) -> list[Path]:
+    """Files as they are, folders as the images in them."""
+    from nngk.data.folder import is_image
+
+    out: list[Path] = []
+    for path in given:
+        if path.is_dir():
+            inside = sorted(p for p in path.rglob("*") if is_image(p))
+            if not inside:
+                raise InputError(f"The folder {path} holds no images.")
+            out += inside
+        elif path.exists():
+            out.append(path)
+        else:
+            raise InputError(f"There is no image {path}: check the path.")
+    return out

@@ -1,0 +1,61 @@
+"""Measuring a model on labelled images."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nngk.data import Images, ImageTable, evaluation, read_images
+from nngk.data.table import listing
+from nngk.embedding import embed
+from nngk.errors import InputError
+from nngk.metrics import evaluate
+from nngk.model import Model
+from nngk.progress import task as progress_task
+from nngk.training.validation import classification_scores
+
+
+def evaluate_model(
+    model: Model,
+    data: Any,
+    *,
+    split: str = "all",
+    task: str | None = None,
+    data_dir: Path | None = None,
+) -> dict[str, float | int]:
+    """Scores of a model on labelled images: retrieval among them, and accuracy where the task is 'classify'."""
+    task = task or model.info.get("task", "classify")
+    table = data if isinstance(data, ImageTable) else read_images(data, data_dir=data_dir, task=task)
+    if split != "all":
+        table = table.where(split)
+        if not len(table):
+            raise InputError(f"The data have no images in the split '{split}'.")
+    labels = torch.as_tensor(table.labels)
+    if task == "classify":
+        labels = _as_model_labels(model, table)
+    spec = model.network.input
+    with progress_task("embedding", len(table)) as advance:
+        x = embed(
+            model.network,
+            Images(table, spec.resize),
+            evaluation(spec.size, spec.mean, spec.std),
+            device=model.device,
+            advance=advance,
+        )
+    scores: dict[str, float | int] = {"images": len(table)}
+    if task == "classify":
+        scores |= classification_scores(model.probabilities(x), labels)
+    return scores | evaluate(x, labels.to(x.device))
+
+
+def _as_model_labels(model: Model, table: ImageTable) -> torch.Tensor:
+    """The table's labels in the model's numbering."""
+    present = table.compact()
+    foreign = [name for name in present.class_names if name not in model.class_names]
+    if foreign:
+        raise InputError(
+            f"The model does not know {listing(foreign)}. Add such classes with 'nngk add', leave their images out, or "
+            "measure retrieval alone with --task metric."
+        )
+    order = torch.tensor([model.class_names.index(name) for name in present.class_names])
+    return order[torch.as_tensor(present.labels)]
