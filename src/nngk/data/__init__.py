@@ -1,8 +1,11 @@
 """From files to batches: tables of images, decoding and caching, splits, augmentation, sampling, loading."""
 
+from nngk.data.check import FolderReport, check_folder
 from nngk.data.decode import load_image, square, squares
+from nngk.data.download import download
 from nngk.data.images import ImageDataset, Images
 from nngk.data.loading import batches
+from nngk.data.named import DATASETS
 from nngk.data.pack import pack, read_pack
 from nngk.data.reading import read_images
 from nngk.data.sampling import class_balanced_batches, random_batches
@@ -11,14 +14,18 @@ from nngk.data.table import ImageTable, require_pairs
 from nngk.data.transforms import Augmentation, evaluation
 
 __all__ = [
+    "DATASETS",
     "Augmentation",
+    "FolderReport",
     "ImageDataset",
     "ImageTable",
     "Images",
     "Split",
     "batches",
+    "check_folder",
     "class_balanced_batches",
     "class_disjoint",
+    "download",
     "evaluation",
     "load_image",
     "pack",

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from nngk.data.folder import read_folder
+from nngk.data.named import DATASETS, read_named, recognise
+from nngk.data.official import read_official
 from nngk.data.pack import pack_table
 from nngk.data.packfile import TABLE, is_pack
 from nngk.data.rows import read_csv, read_frame
@@ -49,9 +51,17 @@ def read_images(
             "name."
         )
     path = Path(source)
+    # A folder that happens to bear a dataset's name is the folder, unless a data folder was named too.
+    if source in DATASETS and (base is not None or not path.exists()):
+        return read_named(str(source), base, task=task, seed=seed, allow_missing=allow_missing, crop_boxes=crop_boxes)
     if path.is_dir():
         if is_pack(path) or (path / TABLE).is_file():
             return _finish(pack_table(path), f"The pack in {path}", crop_boxes)
+        dataset = recognise(path)
+        if dataset is not None:
+            return read_official(
+                dataset, path, task=task, seed=seed, allow_missing=allow_missing, crop_boxes=crop_boxes
+            )
         return _finish(read_folder(path), str(path), crop_boxes)
     if path.is_file():
         if path.suffix.lower() not in (".csv", ".tsv", ".txt"):
