@@ -37,9 +37,7 @@ def test_nmi_by_plain_loops():
             information += joint * np.log(joint / (p * q)) if joint else 0.0
     for j in range(5):
         entropy_b -= np.mean(b == j) * np.log(np.mean(b == j))
-    assert normalised_mutual_information(a, b) == pytest.approx(
-        2 * information / (entropy_a + entropy_b), abs=1e-12
-    )
+    assert normalised_mutual_information(a, b) == pytest.approx(2 * information / (entropy_a + entropy_b), abs=1e-12)
 
 
 @pytest.mark.parametrize("spread", [0.1, 0.5, 1.0])
@@ -68,9 +66,7 @@ def test_nmi_of_embeddings_agrees_with_scikit_learn():
     x, y = blobs(500, 12, 8, 0.6, 3)
     theirs = np.mean(
         [
-            sklearn_metrics.normalized_mutual_info_score(
-                y, sklearn_cluster.KMeans(12, random_state=s).fit_predict(x)
-            )
+            sklearn_metrics.normalized_mutual_info_score(y, sklearn_cluster.KMeans(12, random_state=s).fit_predict(x))
             for s in range(5)
         ]
     )

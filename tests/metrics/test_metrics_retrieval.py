@@ -97,17 +97,13 @@ def test_properties(seed, n, classes):
     assert 0 <= scores["map@r"] <= scores["r_precision"] <= 1
     assert scores["recall@1"] <= scores["recall@2"] <= scores["recall@4"] <= scores["recall@100"] == 1
     order = np.random.default_rng(seed).permutation(n)
-    assert retrieval_scores(x[order] * 3 + 100, 50 - y[order], (1, 2, 4, 100)) == pytest.approx(
-        scores, abs=1e-9
-    )
+    assert retrieval_scores(x[order] * 3 + 100, 50 - y[order], (1, 2, 4, 100)) == pytest.approx(scores, abs=1e-9)
 
 
 def test_far_from_the_origin_in_float32():
     x, y = clustered(200, 10, 16, 0.5, 0)
     shifted = (x + 1000).astype(np.float32)
-    assert retrieval_scores(shifted, y) == pytest.approx(
-        retrieval_scores(shifted.astype(np.float64), y), abs=0.01
-    )
+    assert retrieval_scores(shifted, y) == pytest.approx(retrieval_scores(shifted.astype(np.float64), y), abs=0.01)
 
 
 def test_single_metrics_agree_with_the_pass():

@@ -31,13 +31,9 @@ def kmeans(
     """
     points = matrix(x, "Points")
     if not 1 <= k <= len(points):
-        raise InputError(
-            f"k-means needs between 1 and {len(points)} clusters for {len(points)} points, got {k}."
-        )
+        raise InputError(f"k-means needs between 1 and {len(points)} clusters for {len(points)} points, got {k}.")
     if restarts < 1 or iterations < 1:
-        raise InputError(
-            f"k-means needs at least one restart and one iteration, got {restarts} and {iterations}."
-        )
+        raise InputError(f"k-means needs at least one restart and one iteration, got {restarts} and {iterations}.")
     shift = points.mean(0)
     points = points - shift
     enough = tolerance * float(points.var(0, correction=0).mean())
@@ -100,9 +96,7 @@ def _seeds(x: Tensor, k: int, generator: torch.Generator) -> Tensor:
         cumulative = nearest.double().cumsum(0)
         draws = torch.rand(trials, generator=generator, dtype=torch.float64).to(x.device)
         if float(cumulative[-1]) > 0:
-            candidates = torch.searchsorted(cumulative, draws * cumulative[-1], right=True).clamp(
-                max=len(x) - 1
-            )
+            candidates = torch.searchsorted(cumulative, draws * cumulative[-1], right=True).clamp(max=len(x) - 1)
         else:  # every point coincides with a seed
             candidates = (draws * len(x)).long()
         distances = torch.stack([torch.minimum(nearest, (x - x[c]).square().sum(1)) for c in candidates])
@@ -136,9 +130,7 @@ def _assign(x: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
 def _means(x: Tensor, clusters: Tensor, distances: Tensor, centres: Tensor) -> Tensor:
     """The clusters' means; an empty cluster moves to a point that lies far from its centre."""
     # In float64 the order of a GPU's atomic additions is lost in the rounding back.
-    sums = torch.zeros(centres.shape, dtype=torch.float64, device=x.device).index_add_(
-        0, clusters, x.double()
-    )
+    sums = torch.zeros(centres.shape, dtype=torch.float64, device=x.device).index_add_(0, clusters, x.double())
     counts = torch.bincount(clusters, minlength=len(centres))
     means = (sums / counts.clamp(min=1)[:, None]).to(x.dtype)
     empty = (counts == 0).nonzero().flatten()

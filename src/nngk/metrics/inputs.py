@@ -31,9 +31,7 @@ def class_numbers(labels: Any, rows: int, what: str, device: torch.device) -> Te
     """Integer labels (rows,) on ``device``."""
     y = torch.as_tensor(labels, device=device).detach()
     if y.ndim != 1 or len(y) != rows:
-        raise InputError(
-            f"Expected one label for each of the {rows} rows of {what}, got the shape {tuple(y.shape)}."
-        )
+        raise InputError(f"Expected one label for each of the {rows} rows of {what}, got the shape {tuple(y.shape)}.")
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
         raise InputError(f"Labels must be integers, got {y.dtype}.")
     return y.long()
