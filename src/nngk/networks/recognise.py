@@ -11,7 +11,6 @@ from nngk.errors import InputError
 from nngk.networks.backbones import RECIPES
 from nngk.networks.keys import State, strip_prefixes, translate
 
-
 # Built with real tensors (RegNet) or slowly (transformers), and rarely what a file for our networks turns out to be.
 SLOW = ("regnet*", "vit*", "swin*", "maxvit*")
 

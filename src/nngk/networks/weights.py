@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from nngk.errors import InputError
-from nngk.networks.backbones import recipe
+from nngk.networks.backbones import RECIPES, TIMM, recipe
 from nngk.networks.embedding import EmbeddingNetwork
 from nngk.networks.files import Weights, fetch_imagenet, read_file
 from nngk.networks.keys import State, compute_dtype, strip_prefixes, translate
@@ -48,7 +48,7 @@ def load_weights(network: EmbeddingNetwork, source: str | PathLike[str]) -> Load
     state, spec = prepare(name, network.backbone, weights)
     classifier, unused = fit(name, network.backbone, state, weights)
     dtype = compute_dtype(weights.state)
-    network.config["weights"] = {"source": kind, "name": weights.name, "dtype": dtype}
+    network.config["weights"] = {"source": kind, "name": weights.name, "stored_as": dtype}
     network.input = spec
     return LoadReport(kind, dtype, tuple(classifier), tuple(unused))
 
@@ -56,7 +56,7 @@ def load_weights(network: EmbeddingNetwork, source: str | PathLike[str]) -> Load
 def prepare(name: str, backbone: nn.Module, weights: Weights) -> tuple[State, InputSpec]:
     """The tensors under the backbone's names, and the input that they expect."""
     written_for = weights.metadata.get("arch")
-    if written_for is not None and written_for != name:
+    if written_for in RECIPES and written_for not in (name, name.removeprefix(TIMM)):
         # The strides of the two ResNet50 leave no trace in names and shapes, so the file's own word counts.
         raise InputError(f"{weights.name} says that it is for '{written_for}', not for '{name}'.")
     state = strip_prefixes(weights.state, set(backbone.state_dict()))
