@@ -192,7 +192,7 @@ def test_timm_networks_of_each_kind(name: str, pool: str | None) -> None:
 
 
 def test_unknown_networks_are_refused_with_the_nearest_name() -> None:
-    with pytest.raises(InputError, match="no network 'resnet5'. Did you mean 'resnet50'"):
+    with pytest.raises(InputError, match=r"no network 'resnet5'\. Did you mean 'resnet50'"):
         create_network("resnet5")
     with pytest.raises(InputError, match="There is no network 'timm/'"):
         create_network("timm/")
