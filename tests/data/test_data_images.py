@@ -43,6 +43,8 @@ def test_images_with_and_without_cache_are_the_decoded_files(pets: Path, tmp_pat
         with pytest.raises(IndexError, match="12 images"):
             images.batch([12])
         assert torch.equal(pickle.loads(pickle.dumps(images))[3], want[3])
+    big = Images(table, 64, cache=tmp_path / "c")
+    assert len(pickle.dumps(big)) < 12 * 64 * 64  # the array itself does not travel
 
 
 def test_cache_decodes_each_picture_once_for_all_tables(pets: Path, tmp_path: Path) -> None:
@@ -142,6 +144,8 @@ def test_a_pack_reads_the_same_elsewhere(pets: Path, tmp_path: Path) -> None:
     moved = tmp_path / "elsewhere"
     shutil.move(pack(table, tmp_path / "out", 8), moved)
     shutil.rmtree(pets)
+    assert str(pets) not in (moved / "table.json").read_text()  # nor where it was made
+    assert json.loads((moved / "table.json").read_text())["paths"][0] == "cat/0.png"
     images, again = read_pack(moved)
     assert torch.equal(images.batch(range(12)), want)
     assert again.boxes is None  # they are in the pixels now

@@ -62,8 +62,13 @@ def test_folders_that_cannot_be_used(tmp_path: Path, make_picture, prepare, says
         read_images(tmp_path)
 
 
+def test_a_file_called_like_a_pack_s_does_not_make_a_pack(pets: Path) -> None:
+    (pets / "table.json").write_text('{"legs": 4}')
+    assert read_images(pets).class_names == ["cat", "dog", "owl"]
+
+
 def test_a_missing_folder_and_a_wrong_source(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no folder or file .*nowhere"):
+    with pytest.raises(InputError, match=r"no folder or file .*nowhere.*by name are cub200"):
         read_images(tmp_path / "nowhere")
     (tmp_path / "a.zip").write_bytes(b"")
     with pytest.raises(InputError, match="neither a folder nor a CSV file"):

@@ -55,9 +55,9 @@ def test_samples_equal_plain_loops(crop: str, size: int) -> None:
 def test_centre_crop_copies_the_middle() -> None:
     got = evaluation(12, **RAW)(BATCH)
     assert got.dtype == torch.float32
-    torch.testing.assert_close(got, BATCH[:, :, 4:16, 4:16] / 255, atol=1e-5, rtol=0)
-    torch.testing.assert_close(evaluation(20, **RAW)(BATCH), BATCH / 255, atol=1e-5, rtol=0)
-    torch.testing.assert_close(evaluation(7, **RAW)(BATCH), BATCH[:, :, 6:13, 6:13] / 255, atol=1e-5, rtol=0)
+    torch.testing.assert_close(got, BATCH[:, :, 4:16, 4:16] / 255, atol=1e-4, rtol=0)
+    torch.testing.assert_close(evaluation(20, **RAW)(BATCH), BATCH / 255, atol=1e-4, rtol=0)
+    torch.testing.assert_close(evaluation(7, **RAW)(BATCH), BATCH[:, :, 6:13, 6:13] / 255, atol=1e-4, rtol=0)
 
 
 def test_random_crop_copies_windows_of_its_own_for_each_image() -> None:
@@ -66,7 +66,7 @@ def test_random_crop_copies_windows_of_its_own_for_each_image() -> None:
     got = augmentation(batch, seeded())
     seen = set()
     for result, (left, top, _, _) in zip(got, augmentation.draw(64, 20, 20, seeded())[0].long().tolist()):
-        torch.testing.assert_close(result, BATCH[0, :, top : top + 12, left : left + 12] / 255, atol=1e-5, rtol=0)
+        torch.testing.assert_close(result, BATCH[0, :, top : top + 12, left : left + 12] / 255, atol=1e-4, rtol=0)
         seen.add((left, top))
     assert len(seen) > 32
     assert {left for left, _ in seen} == {top for _, top in seen} == set(range(9))
@@ -78,8 +78,8 @@ def test_flip_mirrors_about_half_of_the_images() -> None:
     straight, mirrored = BATCH[0] / 255, BATCH[0].flip(-1) / 255
     flips = 0
     for result in got:
-        flipped = torch.allclose(result, mirrored, atol=1e-5)
-        assert flipped or torch.allclose(result, straight, atol=1e-5)
+        flipped = torch.allclose(result, mirrored, atol=1e-4)
+        assert flipped or torch.allclose(result, straight, atol=1e-4)
         flips += flipped
     assert 70 < flips < 130
 

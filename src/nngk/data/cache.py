@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nngk.data.pack import Progress, keys, locked, write
+from nngk.data.pack import Progress, keys, locked, places, write
 from nngk.data.packfile import Pack, is_pack, open_pack
 from nngk.data.table import ImageTable
 from nngk.errors import InputError
@@ -22,14 +22,14 @@ _PREFIX = "cache-"
 
 def cached(
     table: ImageTable, size: int, folder: Path, threads: int, progress: Progress | None = None
-) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
+) -> tuple[list[np.memmap], np.ndarray, np.ndarray]:
     """The arrays that hold the table's pictures, and for each picture the number of its array and its row there."""
     wanted = keys(table)
-    packs, places = _look_up(folder, size, wanted)
-    if (places[:, 0] < 0).any():
+    packs, found = _look_up(folder, size, wanted)
+    if (found[:, 0] < 0).any():
         with locked(folder):
-            packs, places = _look_up(folder, size, wanted)  # another process may have just written them
-            missing = np.flatnonzero(places[:, 0] < 0)
+            packs, found = _look_up(folder, size, wanted)  # another process may have just written them
+            missing = np.flatnonzero(found[:, 0] < 0)
             if len(missing):
                 _forget_stale(folder, table, wanted)
                 write(
@@ -39,8 +39,8 @@ def cached(
                     threads=threads,
                     progress=progress,
                 )
-                packs, places = _look_up(folder, size, wanted)
-    return [pack.images for pack in packs], places[:, 0], places[:, 1]
+                packs, found = _look_up(folder, size, wanted)
+    return [pack.images for pack in packs], found[:, 0], found[:, 1]
 
 
 def _shard(folder: Path, size: int, table: ImageTable, missing: np.ndarray) -> Path:
@@ -64,23 +64,23 @@ def _packs(folder: Path) -> list[Pack]:
 
 
 def _look_up(folder: Path, size: int, wanted: list[str]) -> tuple[list[Pack], np.ndarray]:
-    places = np.full((len(wanted), 2), -1, dtype=np.int64)
+    found = np.full((len(wanted), 2), -1, dtype=np.int64)
     packs = [pack for pack in _packs(folder) if pack.size == size]
     known = {key: (number, row) for number, pack in enumerate(packs) for row, key in enumerate(pack.meta["keys"])}
     for position, key in enumerate(wanted):
         if key in known:
-            places[position] = known[key]
-    return packs, places
+            found[position] = known[key]
+    return packs, found
 
 
 def _forget_stale(folder: Path, table: ImageTable, wanted: list[str]) -> None:
     """Drop the packs this cache wrote whose every picture has changed on disk since."""
     current: dict[str, set[str]] = {}
-    for path, key in zip(table.paths, wanted):
-        current.setdefault(path.as_posix(), set()).add(key)
+    for place, key in zip(places(table), wanted):
+        current.setdefault(place, set()).add(key)
     for pack in _packs(folder):
         if not pack.folder.name.startswith(_PREFIX) or pack.meta["boxes_applied"] != (table.boxes is not None):
             continue
-        rows = zip(pack.meta["paths"], pack.meta["keys"])
-        if all(path in current and key not in current[path] for path, key in rows):
+        rows = zip(pack.meta["places"], pack.meta["keys"])
+        if all(place in current and key not in current[place] for place, key in rows):
             shutil.rmtree(pack.folder, ignore_errors=True)

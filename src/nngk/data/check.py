@@ -17,7 +17,7 @@ from nngk.data.folder import read_folder
 from nngk.data.named import DATASETS, recognise
 from nngk.data.official import Dataset, resolve, shortfalls
 from nngk.data.pack import Progress, cpu_count, pack_table
-from nngk.data.packfile import TABLE, is_pack, open_pack
+from nngk.data.packfile import open_pack, was_pack
 from nngk.data.table import listing
 from nngk.errors import InputError
 
@@ -81,9 +81,9 @@ def check_folder(folder: str | Path, *, decode: bool = False, progress: Progress
     dataset = recognise(folder)
     if dataset is not None:
         return _check_dataset(dataset, folder, decode, progress)
-    if is_pack(folder) or (folder / TABLE).is_file():
+    if was_pack(folder):
         return _check_pack(folder, decode, progress)
-    parts = [place for place in sorted(folder.iterdir()) if place.is_dir() and (is_pack(place) or recognise(place))]
+    parts = [place for place in sorted(folder.iterdir()) if place.is_dir() and (was_pack(place) or recognise(place))]
     if parts:
         report = FolderReport(str(folder), "collection", f"a folder that holds {len(parts)} dataset(s)")
         report.parts = [check_folder(place, decode=decode, progress=progress) for place in parts]

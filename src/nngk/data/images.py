@@ -50,7 +50,7 @@ class Images:
         self.threads = threads or min(cpu_count(), 8)
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
         # Where each picture's pixels lie: an array and a row of it. No arrays: decode the files.
-        self._stores: list[np.ndarray] = []
+        self._stores: list[np.memmap] = []
         self._store = self._row = np.zeros(len(table), dtype=np.int64)
         packed = _in_one_pack(table, size)
         if packed is not None:
@@ -65,7 +65,11 @@ class Images:
         return self.batch([index])[0]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_pool": None}  # a pool of threads does not travel to another process
+        # To another process go the names of the arrays, not their gigabytes, and no threads.
+        return {**self.__dict__, "_pool": None, "_stores": [str(store.filename) for store in self._stores]}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ = {**state, "_stores": [map_images(Path(file)) for file in state["_stores"]]}
 
     def batch(self, indices: Sequence[int] | np.ndarray | torch.Tensor) -> torch.Tensor:
         """The pictures at `indices`, uint8 (B, 3, S, S)."""
@@ -127,7 +131,7 @@ class ImageDataset(Dataset[tuple[torch.Tensor, int, int]]):
         return (self.transform(image) if self.transform else image), int(self.labels[index]), index
 
 
-def _in_one_pack(table: ImageTable, size: int) -> tuple[np.ndarray, np.ndarray] | None:
+def _in_one_pack(table: ImageTable, size: int) -> tuple[np.memmap, np.ndarray] | None:
     """The array and the rows of a table read from a pack of this size: nothing is left to decode."""
     if not len(table) or (table.boxes is not None and not np.isnan(table.boxes).all()):
         return None

@@ -99,9 +99,21 @@ def keys(table: ImageTable) -> list[str]:
                 raise InputError(f"There is no image {path}: check the path.") from None
             found[file] = f"{stat.st_mtime_ns}|{stat.st_size}"
         box = "" if table.boxes is None or np.isnan(table.boxes[row]).any() else str(table.boxes[row].tolist())
-        text = f"{os.path.abspath(path)}|{found[file]}|{box}"  # noqa: PTH100 (resolve() would stat every parent)
-        result.append(hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=12).hexdigest())
+        result.append(_hash(f"{_absolute(path)}|{found[file]}|{box}"))
     return result
+
+
+def places(table: ImageTable) -> list[str]:
+    """Where each image lies, as a hash: a pack that travels does not tell its writer's folders."""
+    return [_hash(_absolute(path)) for path in table.paths]
+
+
+def _absolute(path: Path) -> str:
+    return os.path.abspath(path)  # noqa: PTH100 (resolve() would look at every parent on disk)
+
+
+def _hash(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=12).hexdigest()
 
 
 def write(
@@ -155,10 +167,18 @@ def _meta(table: ImageTable, size: int, row_keys: list[str], sums: list[int]) ->
         "class_names": table.class_names,
         "labels": table.labels.tolist(),
         "splits": table.splits,
-        "paths": [path.as_posix() for path in table.paths],
+        "paths": _relative(table.paths),
+        "places": places(table),
         "keys": row_keys,
         "crc32": sums,
     }
+
+
+def _relative(paths: list[Path]) -> list[str]:
+    """The paths below the folder that all of them share."""
+    texts = [_absolute(path) for path in paths]
+    shared = os.path.commonpath([os.path.dirname(text) for text in texts])  # noqa: PTH120
+    return [Path(text).relative_to(shared).as_posix() for text in texts]
 
 
 def _digest(size: int, row_keys: list[str]) -> str:

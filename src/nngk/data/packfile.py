@@ -28,7 +28,7 @@ class Pack:
     """An opened pack: where it is, its memory-mapped images and what `table.json` says."""
 
     folder: Path
-    images: np.ndarray  # (n, 3, S, S) uint8, memory-mapped
+    images: np.memmap  # (n, 3, S, S) uint8
     meta: dict[str, Any]
 
     @property
@@ -39,6 +39,17 @@ class Pack:
 def is_pack(folder: Path) -> bool:
     """Whether a folder holds a finished pack."""
     return (folder / TABLE).is_file() and (folder / IMAGES).is_file()
+
+
+def was_pack(folder: Path) -> bool:
+    """Whether a folder holds a pack, or what is left of one: somebody's own table.json is neither."""
+    if is_pack(folder):
+        return True
+    try:
+        with (folder / TABLE).open("rb") as stream:
+            return f'"{FORMAT}"'.encode() in stream.read(200)
+    except OSError:
+        return False
 
 
 def open_pack(folder: Path) -> Pack:
@@ -66,16 +77,15 @@ def open_pack(folder: Path) -> Pack:
     return Pack(folder, images, meta)
 
 
-def map_images(file: Path) -> np.ndarray:
+def map_images(file: Path) -> np.memmap:
     """The array in `file`, mapped afresh whenever the file has been replaced."""
     stat = file.stat()
     return _map(str(file), stat.st_mtime_ns, stat.st_size)
 
 
 @lru_cache(maxsize=32)
-def _map(file: str, mtime: int, size: int) -> np.ndarray:
-    array: np.ndarray = np.load(file, mmap_mode="r", allow_pickle=False)
-    return array
+def _map(file: str, mtime: int, size: int) -> np.memmap:
+    return np.lib.format.open_memmap(file, mode="r")
 
 
 def row_path(folder: Path, row: int, original: str) -> Path:

@@ -10,7 +10,7 @@ from nngk.data.folder import read_folder
 from nngk.data.named import DATASETS, read_named, recognise
 from nngk.data.official import read_official
 from nngk.data.pack import pack_table
-from nngk.data.packfile import TABLE, is_pack
+from nngk.data.packfile import was_pack
 from nngk.data.rows import read_csv, read_frame
 from nngk.data.splits import require_task
 from nngk.data.table import ImageTable, require_classes
@@ -55,7 +55,7 @@ def read_images(
     if source in DATASETS and (base is not None or not path.exists()):
         return read_named(str(source), base, task=task, seed=seed, allow_missing=allow_missing, crop_boxes=crop_boxes)
     if path.is_dir():
-        if is_pack(path) or (path / TABLE).is_file():
+        if was_pack(path):
             return _finish(pack_table(path), f"The pack in {path}", crop_boxes)
         dataset = recognise(path)
         if dataset is not None:
@@ -67,7 +67,9 @@ def read_images(
         if path.suffix.lower() not in (".csv", ".tsv", ".txt"):
             raise InputError(f"{path} is neither a folder nor a CSV file: give one of these.")
         return _finish(read_csv(path, data_dir=base, allow_missing=allow_missing), str(path), crop_boxes)
-    raise InputError(f"There is no folder or file {path}: check the path.")
+    raise InputError(
+        f"There is no folder or file {path}: check the path. The datasets known by name are {', '.join(DATASETS)}."
+    )
 
 
 def _finish(table: ImageTable, source: str, crop_boxes: bool | None) -> ImageTable:

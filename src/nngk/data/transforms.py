@@ -117,11 +117,11 @@ def _sample(batch: torch.Tensor, windows: torch.Tensor, flipped: torch.Tensor, s
     height, width = batch.shape[-2:]
     left, top, wide, tall = windows.unbind(1)
     # In grid_sample's frame the image spans -1 to 1, pixel borders included.
-    theta = torch.zeros((len(batch), 2, 3), dtype=torch.float64, device=batch.device)
+    theta = torch.zeros((len(batch), 2, 3), device=batch.device)
     theta[:, 0, 0] = torch.where(flipped, -wide, wide) / width
     theta[:, 0, 2] = (2 * left + wide) / width - 1
     theta[:, 1, 1] = tall / height
     theta[:, 1, 2] = (2 * top + tall) / height - 1
     grid = F.affine_grid(theta, [len(batch), batch.shape[1], size, size], align_corners=False)
     # The border is held so that an enlarged crop at the edge does not fade to black.
-    return F.grid_sample(batch.float(), grid.float(), mode="bilinear", padding_mode="border", align_corners=False)
+    return F.grid_sample(batch.float(), grid, mode="bilinear", padding_mode="border", align_corners=False)
