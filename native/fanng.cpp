@@ -1,0 +1,317 @@
+#include "fanng.h"
+
+#include "mapping.h"
+#include "threads.h"
+
+#include <mutex>
+#include <stdexcept>
+
+namespace nngk {
+namespace {
+
+constexpr size_t ENTRY_LEAF = 24;  // points of a leaf of the tree that queries descend: all of them start the walk
+constexpr size_t FAN = 12;         // neighbours whose neighbours a point looks at in a round of refinement
+constexpr size_t WALK_ROUNDS = 8;
+constexpr size_t PIECE = 8;        // queries a thread takes at a time
+
+}  // namespace
+
+Fanng::Fanng(const Settings& settings) : settings_(settings), points_(settings.dim, settings.storage) {}
+Fanng::~Fanng() = default;
+
+size_t Fanng::size() const {
+    std::shared_lock<std::shared_mutex> reading(lock_);
+    return points_.size() - dead_count_;
+}
+size_t Fanng::id_count() const {
+    std::shared_lock<std::shared_mutex> reading(lock_);
+    return place_.size();
+}
+
+size_t Fanng::kept_width(size_t k) const {
+    // A little longer than asked for: codes order the last ones loosely.
+    return std::min(std::max<size_t>(points_.size(), 2) - 1, k + k / 10 + 4);
+}
+
+void Fanng::build(const float* x, size_t n, int threads) {
+    std::unique_lock<std::shared_mutex> writing(lock_);
+    build_unlocked(x, n, threads);
+}
+
+void Fanng::build_unlocked(const float* x, size_t n, int threads) {
+    const size_t dim = points_.dim(), padded = points_.padded();
+    mapping_.reset();
+    points_ = Points(dim, settings_.storage);
+    points_.resize(n);
+    dead_.clear(), dead_count_ = 0, walks_ = 0, walk_success_ = 0, lists_stale_ = false;
+    Array<float> wide;
+    Matrix given{x, dim};
+    if (padded != dim) {
+        wide.assign(n * padded, 0.0f);
+        for (size_t i = 0; i < n; ++i) std::memcpy(&wide[i * padded], x + i * dim, dim * 4);
+        given = Matrix{wide.data(), padded};
+    }
+    Tree tree;
+    tree.build(given, n, padded, ENTRY_LEAF, settings_.leaf, settings_.seed * 1000, threads);
+    label_.assign(n, 0u), place_.assign(n, NONE);
+    for (size_t i = 0; i < n; ++i) {
+        label_[i] = tree.order[i], place_[tree.order[i]] = uint32_t(i);
+        points_.set(i, given.row(tree.order[i]));
+    }
+    for (TreeNode& node : tree.nodes)
+        if (node.a != NONE) node.a = place_[node.a], node.b = place_[node.b];
+    tree_ = std::move(tree.nodes);
+    Array<float> sorted;
+    Matrix rows{points_.f32(0), padded};
+    if (settings_.storage != Storage::f32) {
+        sorted.resize(n * padded);
+        for (size_t i = 0; i < n; ++i) points_.get(i, &sorted[i * padded]);
+        rows = Matrix{sorted.data(), padded};
+    }
+    wide = {};
+    find_lists(rows, tree.coarse, threads);
+    sorted = {};
+    link(threads);
+}
+
+void Fanng::find_lists(const Matrix& rows, const std::vector<uint32_t>& leaves, int threads) {
+    const size_t width = kept_width(settings_.neighbours);
+    {
+        Lists lists(points_.size(), width, true);
+        seed_lists(lists, rows, leaves, threads);
+        lists_to_rows(lists, width, threads);
+    }
+    if (settings_.codes) {
+        points_.fit_codes(threads);
+        if (points_.has_codes() && !codes_agree()) points_.drop_codes();
+    }
+    if (leaves.size() > 2 && points_.size() > 4096)
+        for (uint32_t round = 0; round < settings_.rounds; ++round) refine(width, FAN, round == 0, threads);
+    rescore_lists(threads);
+}
+
+void Fanng::link(int threads) {
+    find_medoid();
+    make_graph(threads);
+    walk(WALK_ROUNDS, threads);
+    connect();
+}
+
+void Fanng::find_medoid() {
+    const size_t n = points_.size(), padded = points_.padded(), m = std::min<size_t>(n, 10000);
+    Array<float> mean(padded), x(padded);
+    std::fill(mean.begin(), mean.end(), 0.0f);
+    for (size_t i = 0; i < m; ++i) {
+        points_.get(i * n / m, x.data());
+        for (size_t k = 0; k < padded; ++k) mean[k] += x[k] / float(m);
+    }
+    uint64_t best = ~uint64_t(0);
+    with_vectors(points_, [&](auto space) {
+        space.ask(mean.data());
+        for (size_t i = 0; i < m; ++i) {
+            const uint32_t v = uint32_t(i * n / m);
+            measure_all(space, &v, 1, [&](uint32_t d, uint32_t w) { best = std::min(best, uint64_t(d) << 32 | w); });
+        }
+    });
+    medoid_ = uint32_t(best);
+}
+
+// Where a walk to the query begins: the leaf of the tree that it falls into, and the medoid, from which all is reached.
+template <class Space>
+void Fanng::enter(Space& space, Ids& entries) const {
+    entries.clear();
+    size_t at = 0;
+    while (!tree_.empty() && tree_[at].a != NONE) {
+        const TreeNode& node = tree_[at];
+        uint32_t ids[4] = {node.a, node.b, node.a, node.b}, d[4];
+        space.four(ids, d);
+        const double margin = (Space::value(d[0]) - Space::value(d[1])) * space.scale();
+        at = margin < double(node.offset) ? node.left : node.right;
+        if (tree_[at].a != NONE) space.prefetch(tree_[at].a), space.prefetch(tree_[at].b);
+    }
+    if (!tree_.empty())
+        for (uint32_t v = tree_[at].left; v < tree_[at].right; ++v) entries.push_back(v);
+    entries.push_back(medoid_);
+}
+
+// The pool's vertices that are not removed, by the distance of the stored vectors; ties by id.
+void Fanng::answer(const Pool& pool, const float* query, size_t k, uint32_t own, float* distances, int64_t* indices) const {
+    thread_local Ids ids;
+    thread_local std::vector<uint64_t> words;
+    ids.clear(), words.clear();
+    for (size_t j = 0; j < pool.size(); ++j) {
+        const uint32_t v = Pool::vertex(pool[j]);
+        if (v != own && !is_dead(v)) ids.push_back(v);
+    }
+    with_vectors(points_, [&](auto space) {
+        if (query)
+            space.ask(query);
+        else
+            space.ask_point(own);
+        measure_all(space, ids.data(), ids.size(),
+                    [&](uint32_t d, uint32_t v) { words.push_back(uint64_t(d) << 32 | label_[v]); });
+    });
+    write_row(words, k, distances, indices);
+}
+
+void Fanng::write_row(std::vector<uint64_t>& words, size_t k, float* distances, int64_t* indices) {
+    const size_t found = std::min(k, words.size());
+    std::partial_sort(words.begin(), words.begin() + long(found), words.end());
+    for (size_t j = 0; j < k; ++j) {
+        distances[j] = j < found ? float(VectorSpace<Storage::f32>::value(uint32_t(words[j] >> 32)))
+                                 : std::numeric_limits<float>::infinity();
+        indices[j] = j < found ? int64_t(uint32_t(words[j])) : -1;
+    }
+}
+
+// Walks from the entries and leaves the best in the pool.
+template <class Space>
+void Fanng::explore(Space& space, const Ids& entries, uint32_t own, uint32_t avoid, size_t k, const Effort& effort,
+                    Scratch& s) const {
+    auto dead = [&](uint32_t v) { return is_dead(v) || v == own; };
+    const size_t n = points_.size();
+    if (effort.budget) {
+        const size_t keep = effort.budget >= n ? n : std::min(n, 2 * k + 32);
+        backtrack(space, graph_, entries.data(), entries.size(), keep, effort.budget, dead, avoid, s);
+    } else {
+        best_first(space, graph_, entries.data(), entries.size(), std::min(n, std::max(effort.ef, k)), dead, avoid, s);
+    }
+}
+
+void Fanng::search(const float* x, size_t n, size_t k, const Effort& effort, int threads, float* distances,
+                   int64_t* indices) const {
+    std::shared_lock<std::shared_mutex> reading(lock_);
+    const size_t dim = points_.dim();
+    parallel(n, PIECE, threads, [&](size_t begin, size_t end, int) {
+        thread_local Scratch s;
+        Ids entries;
+        Array<float> query(points_.padded());
+        std::fill(query.begin(), query.end(), 0.0f);
+        s.distances = 0;
+        with_space(points_, [&](auto space) {
+            for (size_t i = begin; i < end; ++i) {
+                std::memcpy(query.data(), x + i * dim, dim * sizeof(float));
+                space.ask(query.data());
+                enter(space, entries);
+                explore(space, entries, NONE, NONE, k, effort, s);
+                answer(s.pool, query.data(), k, NONE, distances + i * k, indices + i * k);
+            }
+        });
+        distances_ += s.distances, queries_ += end - begin;
+    });
+}
+
+void Fanng::search_points(const int64_t* ids, size_t n, size_t k, const Effort& effort, bool from_own, int threads,
+                          float* distances, int64_t* indices) const {
+    std::shared_lock<std::shared_mutex> reading(lock_);
+    parallel(n, PIECE, threads, [&](size_t begin, size_t end, int) {
+        thread_local Scratch s;
+        Ids entries;
+        s.distances = 0;
+        with_space(points_, [&](auto space) {
+            for (size_t i = begin; i < end; ++i) {
+                const uint32_t own = vertex_of(ids ? ids[i] : int64_t(i));
+                s.pool.reset(1);
+                if (own != NONE) {
+                    space.ask_point(own);
+                    if (from_own) {
+                        entries.assign(1, own);
+                    } else {  // as a query that is not indexed: its own vertex is neither a start nor a way
+                        enter(space, entries);
+                        entries.erase(std::remove(entries.begin(), entries.end(), own), entries.end());
+                    }
+                    explore(space, entries, own, from_own ? NONE : own, k, effort, s);
+                }
+                answer(s.pool, nullptr, k, own, distances + i * k, indices + i * k);
+            }
+        });
+        distances_ += s.distances, queries_ += end - begin;
+    });
+}
+
+void Fanng::scan_points(const int64_t* ids, size_t n, size_t k, int threads, float* distances, int64_t* indices) const {
+    std::shared_lock<std::shared_mutex> reading(lock_);
+    Ids all;
+    for (uint32_t v = 0; v < points_.size(); ++v)
+        if (!is_dead(v)) all.push_back(v);
+    parallel(n, 1, threads, [&](size_t i, size_t, int) {
+        const uint32_t own = vertex_of(ids[i]);
+        std::vector<uint64_t> words;
+        if (own != NONE)
+            with_vectors(points_, [&](auto space) {
+                space.ask_point(own);
+                measure_all(space, all.data(), all.size(), [&](uint32_t d, uint32_t v) {
+                    if (v != own) words.push_back(uint64_t(d) << 32 | label_[v]);
+                });
+            });
+        write_row(words, k, distances + i * k, indices + i * k);
+    });
+}
+
+// Rows straight from the neighbour lists, refined first where they are too short or out of date.
+void Fanng::all_from_lists(size_t k, int rounds, int threads, float* distances, int64_t* indices, size_t rows) {
+    std::unique_lock<std::shared_mutex> writing(lock_);
+    if (rows > place_.size()) throw std::invalid_argument("more rows than points");
+    const size_t width = kept_width(k);
+    if (lists_stale_ || width > list_width_) rounds = std::max(rounds, 1);
+    for (int round = 0; round < rounds; ++round)
+        refine(std::max(width, list_width_), FAN, round == 0, threads);
+    if (rounds > 0) rescore_lists(threads);
+    lists_stale_ = false;
+    parallel(rows, 64, threads, [&](size_t begin, size_t end, int) {
+        with_vectors(points_, [&](auto space) {
+            std::vector<uint64_t> words;
+            for (size_t id = begin; id < end; ++id) {
+                const uint32_t v = place_[id];
+                words.clear();
+                if (v != NONE) {
+                    const uint32_t* list = &lists_[v * list_width_];
+                    const size_t count = size_t(std::find(list, list + std::min(width, list_width_), NONE) - list);
+                    space.ask_point(v);
+                    measure_all(space, list, count, [&](uint32_t d, uint32_t w) {
+                        if (!is_dead(w)) words.push_back(uint64_t(d) << 32 | label_[w]);
+                    });
+                }
+                write_row(words, k, distances + id * k, indices + id * k);
+            }
+        });
+    });
+}
+
+bool Fanng::alive(int64_t id) const {
+    std::shared_lock<std::shared_mutex> reading(lock_);
+    return vertex_of(id) != NONE;
+}
+
+void Fanng::vectors(const int64_t* ids, size_t n, float* out) const {
+    std::shared_lock<std::shared_mutex> reading(lock_);
+    Array<float> x(points_.padded());
+    for (size_t i = 0; i < n; ++i) {
+        const uint32_t v = vertex_of(ids[i]);
+        if (v == NONE) throw std::invalid_argument("no point has that index");
+        points_.get(v, x.data());
+        std::memcpy(out + i * points_.dim(), x.data(), points_.dim() * 4);
+    }
+}
+
+Stats Fanng::stats() const {
+    std::shared_lock<std::shared_mutex> reading(lock_);
+    Stats s;
+    s.points = points_.size() - dead_count_, s.removed = place_.size() - s.points;
+    s.min_degree = points_.size() ? ~uint64_t(0) : 0;
+    for (size_t v = 0; v < graph_.size(); ++v) {
+        const uint64_t degree = graph_.degree(v);
+        s.edges += degree, s.min_degree = std::min(s.min_degree, degree), s.max_degree = std::max(s.max_degree, degree);
+    }
+    s.bytes = points_.bytes() + graph_.size() * graph_.stride() * 4 + lists_.size() * 4 + tree_.size() * sizeof(TreeNode);
+    s.walks = walks_, s.walk_success = walk_success_, s.distances = distances_, s.queries = queries_;
+    s.codes = points_.has_codes();
+    return s;
+}
+
+template void Fanng::enter(CodeSpace&, Ids&) const;
+template void Fanng::enter(VectorSpace<Storage::f32>&, Ids&) const;
+template void Fanng::enter(VectorSpace<Storage::bf16>&, Ids&) const;
+template void Fanng::enter(VectorSpace<Storage::f16>&, Ids&) const;
+
+}  // namespace nngk

@@ -1,0 +1,144 @@
+// FANNG: fast approximate nearest neighbour graphs (Harwood and Drummond, CVPR 2016).
+#pragma once
+
+#include "lists.h"
+#include "search.h"
+#include "tree.h"
+
+#include <memory>
+#include <shared_mutex>
+#include <string>
+
+namespace nngk {
+
+// Places of a vertex beyond its degree, for the edges that walks add.
+constexpr size_t SPARE = 8;
+
+struct Settings {
+    uint32_t dim = 0;
+    uint32_t degree = 32;      // most edges of a vertex
+    float alpha = 1.1f;        // edge p→q is dropped if a kept p→r has alpha·|r - q| < |p - q|
+    uint32_t neighbours = 48;  // length of the neighbour lists that the graph is made from
+    float success = 0.98f;     // share of random walks that should reach their target
+    uint32_t trees = 4;        // whose leaves give the first neighbour lists
+    uint32_t leaf = 400;
+    uint32_t rounds = 2;       // of looking at the neighbours of neighbours
+    uint64_t seed = 0;
+    Storage storage = Storage::f32;
+    uint32_t codes = 1;        // walk on byte codes
+};
+
+// How long a walk goes on: a pool of ef candidates, or where it is not zero a budget of distance computations.
+struct Effort {
+    size_t ef = 0;
+    uint64_t budget = 0;
+};
+
+struct Stats {
+    uint64_t points = 0, removed = 0, edges = 0, min_degree = 0, max_degree = 0, bytes = 0, walks = 0;
+    double walk_success = 0;
+    uint64_t distances = 0, queries = 0;  // since the index was made
+    bool codes = false;
+};
+
+class Mapping;  // a file in memory
+
+// Searches may run in several threads at once; what changes the index waits for them and they for it.
+class Fanng {
+public:
+    explicit Fanng(const Settings& settings);
+    ~Fanng();
+
+    void build(const float* x, size_t n, int threads);
+    void add(const float* x, size_t n, int threads, int64_t* ids);
+    void remove(const int64_t* ids, size_t n, int threads);
+    void update(const float* x, size_t n, int threads);  // all points that are not removed, by id
+
+    // distances (n, k) and indices (n, k); rows that come short end in infinity and -1.
+    void search(const float* x, size_t n, size_t k, const Effort& effort, int threads, float* distances, int64_t* indices) const;
+    // The neighbours of indexed points (ids null: of all ids in turn), themselves left out. from_own: the walk begins
+    // at the point's own vertex; otherwise that vertex is avoided, as if the point were not indexed.
+    void search_points(const int64_t* ids, size_t n, size_t k, const Effort& effort, bool from_own, int threads,
+                       float* distances, int64_t* indices) const;
+    // The same, exactly.
+    void scan_points(const int64_t* ids, size_t n, size_t k, int threads, float* distances, int64_t* indices) const;
+    // All ids from the neighbour lists, after so many more rounds of refinement.
+    void all_from_lists(size_t k, int rounds, int threads, float* distances, int64_t* indices, size_t rows);
+
+    size_t size() const;      // points that are not removed
+    size_t id_count() const;  // ids ever given
+    bool alive(int64_t id) const;
+    void vectors(const int64_t* ids, size_t n, float* out) const;
+    Stats stats() const;
+    const Settings& settings() const { return settings_; }
+
+    void save(const std::string& path) const;
+    static std::unique_ptr<Fanng> load(const std::string& path);
+
+private:
+    using Ids = std::vector<uint32_t>;
+    // neighbours.cpp
+    void seed_lists(Lists& lists, const Matrix& x, const std::vector<uint32_t>& first_leaves, int threads);
+    void lists_to_rows(Lists& lists, size_t width, int threads);
+    bool codes_agree() const;
+    void refine(size_t width, size_t fan, bool all_fresh, int threads);
+    void rescore_lists(int threads);
+    // edges.cpp
+    template <class Space>
+    void choose_edges(Space& space, std::vector<uint64_t>& candidates, size_t limit, Ids& kept) const;
+    template <class Space>
+    void relink(Space& space, uint32_t v, const Ids& offered);
+    template <class Space>
+    std::pair<uint32_t, uint32_t> descend(Space& space, uint32_t v) const;
+    void make_graph(int threads);
+    void link_back(int threads);
+    void walk(size_t most_rounds, int threads);
+    void connect();
+    void force_edge(uint32_t from, uint32_t to);
+    void append_edge(uint32_t from, uint32_t to);
+    // fanng.cpp
+    void build_unlocked(const float* x, size_t n, int threads);
+    void find_lists(const Matrix& rows, const std::vector<uint32_t>& leaves, int threads);
+    void link(int threads);
+    void find_medoid();
+    size_t kept_width(size_t k) const;
+    template <class Space>
+    void enter(Space& space, Ids& entries) const;
+    template <class Space>
+    void explore(Space& space, const Ids& entries, uint32_t own, uint32_t avoid, size_t k, const Effort& effort, Scratch& s) const;
+    void answer(const Pool& pool, const float* query, size_t k, uint32_t own, float* distances, int64_t* indices) const;
+    static void write_row(std::vector<uint64_t>& words, size_t k, float* distances, int64_t* indices);
+    bool is_dead(uint32_t v) const { return !dead_.empty() && dead_[v]; }
+    uint32_t vertex_of(int64_t id) const { return id < 0 || size_t(id) >= place_.size() ? NONE : place_[size_t(id)]; }
+    // edit.cpp
+    void insert(const float* x, size_t n, int threads);
+    void link_to_new(size_t first, int threads);
+    void consolidate(int threads);
+    void renumber(const Ids& kept);
+    // file.cpp
+    template <class Visit>
+    void visit_sections(Visit&& visit);
+    template <class Sections>
+    void adopt_sections(const Sections& sections, const Mapping& mapping);
+    void check_loaded(size_t ids) const;
+
+    Settings settings_;
+    Points points_;
+    Graph graph_;
+    std::vector<TreeNode> tree_;
+    Buffer<uint32_t> lists_;   // (vertices, list_width_) by increasing distance, NONE at the end
+    size_t list_width_ = 0;
+    bool lists_stale_ = false;
+    Buffer<uint32_t> label_;   // vertex → id
+    Ids place_;                // id → vertex, NONE when removed
+    std::vector<uint8_t> dead_; // by vertex; empty while nothing was removed
+    size_t dead_count_ = 0;
+    uint32_t medoid_ = 0;
+    uint64_t walks_ = 0;
+    double walk_success_ = 0;
+    mutable std::atomic<uint64_t> distances_{0}, queries_{0};
+    mutable std::shared_mutex lock_;
+    std::unique_ptr<Mapping> mapping_;
+};
+
+}  // namespace nngk

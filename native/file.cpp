@@ -1,0 +1,238 @@
+// One flat file: a header with the sizes and checksums of the sections, then the sections as they lie in memory.
+#include "fanng.h"
+
+#include "mapping.h"
+
+#include <cerrno>
+#include <fcntl.h>
+#include <mutex>
+#include <stdexcept>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <utility>
+
+namespace nngk {
+namespace {
+
+constexpr char MAGIC[8] = {'N', 'N', 'G', 'K', 'F', 'A', 'N', '1'};
+constexpr size_t SECTIONS = 10;
+
+struct Section {
+    uint64_t offset, bytes, checksum;
+};
+
+struct Header {
+    char magic[8];
+    uint64_t header_bytes, file_bytes;
+    Settings settings;
+    uint64_t points, ids, dead_count, list_width, stride, walks;
+    double walk_success;
+    float step;
+    uint32_t has_codes, lists_stale, medoid;
+    Section sections[SECTIONS];
+    uint64_t checksum;  // of all that stands before it
+};
+
+uint64_t mix(uint64_t h, uint64_t word) {
+    h = (h ^ word) * 0x9e3779b97f4a7c15ull;
+    return h ^ (h >> 29);
+}
+
+// Four lanes, so that checking costs little beside reading.
+uint64_t checksum(const char* data, size_t bytes) {
+    uint64_t lanes[4] = {1, 2, 3, 4};
+    size_t at = 0;
+    for (; at + 32 <= bytes; at += 32)
+        for (size_t l = 0; l < 4; ++l) {
+            uint64_t word;
+            std::memcpy(&word, data + at + 8 * l, 8);
+            lanes[l] = mix(lanes[l], word);
+        }
+    uint64_t h = bytes;
+    for (; at < bytes; ++at) h = mix(h, uint64_t(uint8_t(data[at])));
+    for (uint64_t lane : lanes) h = mix(h, lane);
+    return h;
+}
+
+[[noreturn]] void refuse(const std::string& why) { throw std::runtime_error(why); }
+
+class File {
+public:
+    explicit File(const std::string& path) : descriptor_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
+        if (descriptor_ < 0) refuse("cannot be written: " + std::string(std::strerror(errno)));
+    }
+    ~File() {
+        if (descriptor_ >= 0) ::close(descriptor_);
+    }
+    void write(const void* data, size_t bytes) {
+        const char* from = static_cast<const char*>(data);
+        while (bytes) {
+            const ssize_t done = ::write(descriptor_, from, std::min<size_t>(bytes, 1 << 30));
+            if (done < 0 && errno == EINTR) continue;
+            if (done <= 0) refuse("cannot be written: " + std::string(std::strerror(errno)));
+            from += done, bytes -= size_t(done), written_ += size_t(done);
+        }
+    }
+    void pad_to(size_t offset) {
+        static const char zeros[64] = {};
+        write(zeros, offset - written_);
+    }
+    void finish() {
+        if (::fsync(descriptor_) || ::close(std::exchange(descriptor_, -1))) refuse("cannot be written: " + std::string(std::strerror(errno)));
+    }
+
+private:
+    int descriptor_;
+    size_t written_ = 0;
+};
+
+void require(bool holds, const char* what) {
+    if (!holds) refuse(std::string("is damaged (") + what + ")");
+}
+
+// What the loops trust must hold whoever wrote the file: indices stay inside their arrays.
+void check_below(const uint32_t* values, size_t n, size_t limit, bool none_allowed, const char* what) {
+    uint32_t worst = 0;
+    for (size_t i = 0; i < n; ++i) worst = std::max(worst, none_allowed && values[i] == NONE ? 0 : values[i]);
+    require(n == 0 || worst < limit || (none_allowed && limit == 0 && worst == 0), what);
+}
+
+}  // namespace
+
+Mapping::Mapping(const std::string& path) {
+    const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0) refuse("cannot be opened: " + std::string(std::strerror(errno)));
+    struct stat info;
+    if (::fstat(descriptor, &info) || info.st_size <= 0) {
+        ::close(descriptor);
+        refuse("is empty or not a file");
+    }
+    size_ = size_t(info.st_size);
+    void* at = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE, descriptor, 0);
+    ::close(descriptor);
+    if (at == MAP_FAILED) refuse("cannot be mapped: " + std::string(std::strerror(errno)));
+    data_ = static_cast<char*>(at);
+}
+
+Mapping::~Mapping() { ::munmap(data_, size_); }
+
+template <class Visit>
+void Fanng::visit_sections(Visit&& visit) {
+    points_.visit(visit);  // four sections
+    visit(graph_.buffer()), visit(lists_), visit(label_);
+}
+
+void Fanng::save(const std::string& path) const {
+    std::shared_lock<std::shared_mutex> reading(lock_);
+    Header h{};
+    std::memcpy(h.magic, MAGIC, 8);
+    h.header_bytes = sizeof(Header), h.settings = settings_;
+    h.points = points_.size(), h.ids = place_.size(), h.dead_count = dead_count_, h.list_width = list_width_;
+    h.stride = graph_.stride(), h.walks = walks_, h.walk_success = walk_success_, h.step = points_.code_step();
+    h.has_codes = points_.has_codes(), h.lists_stale = lists_stale_, h.medoid = medoid_;
+    std::vector<std::pair<const void*, size_t>> parts;
+    const_cast<Fanng*>(this)->visit_sections([&](auto& buffer) {
+        parts.emplace_back(buffer.data(), buffer.size() * sizeof(buffer[0]));
+    });
+    parts.emplace_back(place_.data(), place_.size() * 4);
+    parts.emplace_back(dead_.data(), dead_.size());
+    parts.emplace_back(tree_.data(), tree_.size() * sizeof(TreeNode));
+    size_t at = rounded(sizeof(Header), 64);
+    for (size_t s = 0; s < SECTIONS; ++s) {
+        h.sections[s] = {at, parts[s].second, checksum(static_cast<const char*>(parts[s].first), parts[s].second)};
+        at += rounded(parts[s].second, 64);
+    }
+    h.file_bytes = at;
+    h.checksum = checksum(reinterpret_cast<const char*>(&h), offsetof(Header, checksum));
+    const std::string unfinished = path + ".unfinished-" + std::to_string(::getpid());
+    try {
+        File file(unfinished);
+        file.write(&h, sizeof h);
+        for (size_t s = 0; s < SECTIONS; ++s) {
+            file.pad_to(h.sections[s].offset);
+            file.write(parts[s].first, parts[s].second);
+        }
+        file.pad_to(h.file_bytes);
+        file.finish();
+        if (::rename(unfinished.c_str(), path.c_str())) refuse("cannot be written: " + std::string(std::strerror(errno)));
+    } catch (...) {
+        ::unlink(unfinished.c_str());
+        throw;
+    }
+}
+
+std::unique_ptr<Fanng> Fanng::load(const std::string& path) {
+    auto mapping = std::make_unique<Mapping>(path);
+    Header h;
+    require(mapping->size() >= sizeof h, "it ends before its header does");
+    std::memcpy(&h, mapping->data(), sizeof h);
+    if (std::memcmp(h.magic, MAGIC, 8)) refuse("is not a FANNG index of this version");
+    require(h.header_bytes == sizeof h && h.checksum == checksum(mapping->data(), offsetof(Header, checksum)), "its header does not match its checksum");
+    require(h.file_bytes == mapping->size(), "its length is not what its header says");
+    for (const Section& s : h.sections) {
+        require(s.offset % 64 == 0 && s.offset <= h.file_bytes && s.bytes <= h.file_bytes - s.offset, "a section lies outside it");
+        require(s.checksum == checksum(mapping->data() + s.offset, s.bytes), "a section does not match its checksum");
+    }
+    auto index = std::make_unique<Fanng>(h.settings);
+    index->adopt_sections(h.sections, *mapping);
+    index->points_.restore(h.points, h.has_codes, h.step);
+    index->graph_.restore(h.points, h.stride);
+    index->list_width_ = h.list_width, index->lists_stale_ = h.lists_stale, index->dead_count_ = h.dead_count;
+    index->medoid_ = h.medoid, index->walks_ = h.walks, index->walk_success_ = h.walk_success;
+    index->check_loaded(h.ids);
+    index->mapping_ = std::move(mapping);
+    return index;
+}
+
+template <class Sections>
+void Fanng::adopt_sections(const Sections& sections, const Mapping& mapping) {
+    size_t s = 0;
+    auto next = [&](size_t unit) {
+        require(sections[s].bytes % unit == 0, "a section has an odd length");
+        return std::make_pair(mapping.data() + sections[s].offset, sections[s].bytes / unit);
+    };
+    visit_sections([&](auto& buffer) {
+        using T = std::decay_t<decltype(buffer[0])>;
+        const auto [at, n] = next(sizeof(T));
+        buffer.view(reinterpret_cast<T*>(at), n);
+        ++s;
+    });
+    auto copy = [&](auto& vector) {
+        using T = std::decay_t<decltype(vector[0])>;
+        const auto [at, n] = next(sizeof(T));
+        vector.assign(reinterpret_cast<const T*>(at), reinterpret_cast<const T*>(at) + n);
+        ++s;
+    };
+    copy(place_), copy(dead_), copy(tree_);
+}
+
+void Fanng::check_loaded(size_t ids) const {
+    const size_t n = points_.size(), row = n * points_.padded();
+    const bool full = settings_.storage == Storage::f32;
+    size_t sizes[4], s = 0;
+    const_cast<Points&>(points_).visit([&](auto& buffer) { sizes[s++] = buffer.size(); });
+    require(sizes[0] == (full ? row : 0) && sizes[1] == (full ? 0 : row), "its vectors have the wrong length");
+    require(sizes[2] == (points_.has_codes() ? row : 0) && (!points_.has_codes() || sizes[3] == points_.padded()), "its codes have the wrong length");
+    Fanng& self = const_cast<Fanng&>(*this);
+    require(self.graph_.buffer().size() == n * graph_.stride() && graph_.stride() > 0, "its graph has the wrong length");
+    require(lists_.size() == n * list_width_ && label_.size() == n && place_.size() == ids, "its lists have the wrong length");
+    require((dead_.empty() && dead_count_ == 0) || (dead_.size() == n && dead_count_ <= n), "its marks have the wrong length");
+    require(n == 0 || medoid_ < n, "its entry is not a vertex");
+    for (size_t v = 0; v < n; ++v) {
+        require(graph_.degree(v) <= graph_.capacity(), "a vertex has too many edges");
+        check_below(graph_.edges(v), graph_.degree(v), n, false, "an edge leads nowhere");
+    }
+    check_below(lists_.data(), lists_.size(), n, true, "a list names no vertex");
+    check_below(label_.data(), n, ids, false, "a vertex has no id");
+    check_below(place_.data(), ids, n, true, "an id has no vertex");
+    for (size_t t = 0; t < tree_.size(); ++t) {
+        const TreeNode& node = tree_[t];
+        if (node.a == NONE)
+            require(node.left <= node.right && node.right <= n, "a leaf lies outside the points");
+        else  // children come after their parent, so that a descent ends
+            require(node.a < n && node.b < n && node.left > t && node.left < tree_.size() && node.right > t && node.right < tree_.size(), "its tree is broken");
+    }
+}
+
+}  // namespace nngk

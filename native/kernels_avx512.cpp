@@ -1,0 +1,147 @@
+// Compiled with AVX-512 F, BW, VL and DQ; see kernels_avx2.cpp for why it includes so little.
+#include "kernels.h"
+
+#include <immintrin.h>
+
+namespace nngk {
+namespace {
+
+struct AsF32 {
+    static __m512 load(const float* x) { return _mm512_loadu_ps(x); }
+};
+struct AsBf16 {
+    static __m512 load(const uint16_t* x) {
+        const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
+        return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+    }
+};
+struct AsF16 {
+    static __m512 load(const uint16_t* x) {
+        return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
+    }
+};
+
+template <class As, class Row>
+void distances(const float* q, const Row* const* rows, size_t dim, float* out) {
+    __m512 s[4][2];
+    for (auto& row : s) row[0] = row[1] = _mm512_setzero_ps();
+    for (size_t i = 0; i < dim; i += 32) {
+        const __m512 q0 = _mm512_loadu_ps(q + i), q1 = _mm512_loadu_ps(q + i + 16);
+        for (int r = 0; r < 4; ++r) {
+            const __m512 d0 = _mm512_sub_ps(q0, As::load(rows[r] + i));
+            const __m512 d1 = _mm512_sub_ps(q1, As::load(rows[r] + i + 16));
+            s[r][0] = _mm512_fmadd_ps(d0, d0, s[r][0]);
+            s[r][1] = _mm512_fmadd_ps(d1, d1, s[r][1]);
+        }
+    }
+    for (int r = 0; r < 4; ++r) out[r] = _mm512_reduce_add_ps(_mm512_add_ps(s[r][0], s[r][1]));
+}
+
+void f32(const float* q, const float* const* rows, size_t dim, float* out) { distances<AsF32>(q, rows, dim, out); }
+void bf16(const float* q, const uint16_t* const* rows, size_t dim, float* out) {
+    distances<AsBf16>(q, rows, dim, out);
+}
+void f16(const float* q, const uint16_t* const* rows, size_t dim, float* out) { distances<AsF16>(q, rows, dim, out); }
+
+void i8(const int16_t* q, const int8_t* const* rows, size_t dim, int32_t* out) {
+    __m512i s[4];
+    for (auto& v : s) v = _mm512_setzero_si512();
+    for (size_t i = 0; i < dim; i += 32) {
+        const __m512i query = _mm512_loadu_si512(q + i);
+        for (int r = 0; r < 4; ++r) {
+            const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows[r] + i));
+            const __m512i d = _mm512_sub_epi16(query, _mm512_cvtepi8_epi16(x));
+            s[r] = _mm512_add_epi32(s[r], _mm512_madd_epi16(d, d));
+        }
+    }
+    for (int r = 0; r < 4; ++r) out[r] = _mm512_reduce_add_epi32(s[r]);
+}
+
+// 24 accumulators, three columns and a broadcast from memory: enough independent sums to hide the latency of FMA.
+bool tile(const Tile& t) {
+    __m512 c[8][3];
+#pragma GCC unroll 8
+    for (int r = 0; r < 8; ++r)
+#pragma GCC unroll 3
+        for (int v = 0; v < 3; ++v)
+            c[r][v] = _mm512_add_ps(_mm512_set1_ps(t.a_init[r]), _mm512_loadu_ps(t.b_init + 16 * v));
+    const float* a = t.a;
+    const float* b = t.b;
+    for (size_t k = 0; k < t.dim; ++k, a += TILE_ROWS, b += PANEL) {
+        const __m512 b0 = _mm512_loadu_ps(b), b1 = _mm512_loadu_ps(b + 16), b2 = _mm512_loadu_ps(b + 32);
+#pragma GCC unroll 8
+        for (int r = 0; r < 8; ++r) {
+            const __m512 x = _mm512_set1_ps(a[r]);
+            c[r][0] = _mm512_fmadd_ps(x, b0, c[r][0]);
+            c[r][1] = _mm512_fmadd_ps(x, b1, c[r][1]);
+            c[r][2] = _mm512_fmadd_ps(x, b2, c[r][2]);
+        }
+    }
+    const __m512 k0 = _mm512_loadu_ps(t.b_cut), k1 = _mm512_loadu_ps(t.b_cut + 16), k2 = _mm512_loadu_ps(t.b_cut + 32);
+    uint64_t any = 0;
+#pragma GCC unroll 8
+    for (int r = 0; r < 8; ++r) {
+        const __m512 cut = _mm512_set1_ps(t.a_cut[r]);
+        const uint64_t row = uint64_t(_mm512_cmp_ps_mask(c[r][0], cut, _CMP_GE_OQ)) |
+                             uint64_t(_mm512_cmp_ps_mask(c[r][1], cut, _CMP_GE_OQ)) << 16 |
+                             uint64_t(_mm512_cmp_ps_mask(c[r][2], cut, _CMP_GE_OQ)) << 32;
+        const uint64_t col = uint64_t(_mm512_cmp_ps_mask(c[r][0], k0, _CMP_GE_OQ)) |
+                             uint64_t(_mm512_cmp_ps_mask(c[r][1], k1, _CMP_GE_OQ)) << 16 |
+                             uint64_t(_mm512_cmp_ps_mask(c[r][2], k2, _CMP_GE_OQ)) << 32;
+        t.row_hits[r] = row;
+        t.col_hits[r] = col;
+        any |= row | col;
+        if (row | col) {
+            _mm512_storeu_ps(t.c + r * PANEL, c[r][0]);
+            _mm512_storeu_ps(t.c + r * PANEL + 16, c[r][1]);
+            _mm512_storeu_ps(t.c + r * PANEL + 32, c[r][2]);
+        }
+    }
+    return any != 0;
+}
+
+// Sixteen rows by sixteen columns, transposed in registers: pairs, then fours, then quarters of a register.
+void transpose(const float* const* rows, size_t k, float* out) {
+    __m512 r[16], u[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) r[i] = _mm512_loadu_ps(rows[i] + k);
+#pragma GCC unroll 8
+    for (int i = 0; i < 16; i += 2) {
+        u[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+        u[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 16; i += 4) {
+        r[i] = _mm512_shuffle_ps(u[i], u[i + 2], 0x44);
+        r[i + 1] = _mm512_shuffle_ps(u[i], u[i + 2], 0xee);
+        r[i + 2] = _mm512_shuffle_ps(u[i + 1], u[i + 3], 0x44);
+        r[i + 3] = _mm512_shuffle_ps(u[i + 1], u[i + 3], 0xee);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+        const __m512 a = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x88), b = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xdd);
+        const __m512 c = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0x88);
+        const __m512 d = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0xdd);
+        _mm512_storeu_ps(out + i * PANEL, _mm512_shuffle_f32x4(a, c, 0x88));
+        _mm512_storeu_ps(out + (i + 4) * PANEL, _mm512_shuffle_f32x4(b, d, 0x88));
+        _mm512_storeu_ps(out + (i + 8) * PANEL, _mm512_shuffle_f32x4(a, c, 0xdd));
+        _mm512_storeu_ps(out + (i + 12) * PANEL, _mm512_shuffle_f32x4(b, d, 0xdd));
+    }
+}
+
+void pack(const float* const* rows, size_t count, size_t dim, float* panel) {
+    size_t j = 0;
+    for (; j + 16 <= count; j += 16)
+        for (size_t k = 0; k < dim; k += 16) transpose(rows + j, k, panel + k * PANEL + j);
+    for (size_t k = 0; k < dim && j < PANEL; ++k)
+        for (size_t i = j; i < PANEL; ++i) panel[k * PANEL + i] = i < count ? rows[i][k] : 0.0f;
+}
+
+}  // namespace
+
+const Kernels& avx512_kernels() {
+    static const Kernels set{"avx512", f32, bf16, f16, i8, tile, pack};
+    return set;
+}
+
+}  // namespace nngk

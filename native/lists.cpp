@@ -1,0 +1,80 @@
+#include "lists.h"
+
+namespace nngk {
+namespace {
+
+constexpr float NEVER = std::numeric_limits<float>::infinity();
+
+// The cuts of a side's rows, copied so that the tile kernel finds them in a row. They may lag behind the lists: a
+// stale cut is too low, and lets in a candidate that the list will drop.
+void load_cuts(const Side& side, Array<float>& cuts) {
+    const size_t first = side.begin * PANEL, last = side.end * PANEL;
+    cuts.resize(last - first);
+    for (size_t i = first; i < last; ++i)
+        cuts[i - first] = side.lists && i < side.packed->size() ? side.lists->cut(side.packed->id(i)) : NEVER;
+}
+
+struct Joiner {
+    const Side &a, &b;
+    bool same, locked;
+    Array<float>& a_cuts;
+    Array<float>& b_cuts;
+
+    void give(const Side& to, Array<float>& cuts, size_t row, float value, uint32_t id) {
+        const size_t list = to.packed->id(row);
+        if (locked)
+            to.lists->add_locked(list, value, id);
+        else
+            to.lists->add(list, value, id);
+        cuts[row - to.begin * PANEL] = to.lists->cut(list);
+    }
+
+    void take_hits(const Tile& t, size_t row, size_t col) {
+        for (size_t r = 0; r < TILE_ROWS; ++r) {
+            const size_t i = row + r;
+            uint64_t rows = t.row_hits[r], cols = t.col_hits[r];
+            if (same && col <= i) {  // the half of a panel below the diagonal belongs to other tiles
+                const uint64_t kept = i - col >= 63 ? 0 : ~uint64_t(0) << (i - col + 1);
+                rows &= kept, cols &= kept;
+            }
+            for (; rows; rows &= rows - 1) {
+                const size_t j = size_t(__builtin_ctzll(rows));
+                give(a, a_cuts, i, t.c[r * PANEL + j], b.packed->id(col + j));
+            }
+            for (; cols; cols &= cols - 1) {
+                const size_t j = size_t(__builtin_ctzll(cols));
+                give(b, same ? a_cuts : b_cuts, col + j, t.c[r * PANEL + j], a.packed->id(i));
+            }
+        }
+    }
+
+    void run() {
+        const size_t dim = a.packed->dim();
+        thread_local Array<float> strip;
+        strip.resize(dim * TILE_ROWS);
+        alignas(64) float c[TILE_ROWS * PANEL];
+        uint64_t row_hits[TILE_ROWS], col_hits[TILE_ROWS];
+        for (size_t row = a.begin * PANEL; row < std::min(a.end * PANEL, a.packed->size()); row += TILE_ROWS) {
+            const float* from = a.packed->panel(row / PANEL) + row % PANEL;
+            for (size_t k = 0; k < dim; ++k) std::memcpy(&strip[k * TILE_ROWS], from + k * PANEL, TILE_ROWS * 4);
+            for (size_t p = same ? row / PANEL : b.begin; p < b.end; ++p) {
+                const size_t col = p * PANEL;
+                const float* cuts = (same ? a_cuts : b_cuts).data() + (col - b.begin * PANEL);
+                const Tile t{strip.data(), b.packed->panel(p), dim, a.packed->init() + row, b.packed->init() + col,
+                             a_cuts.data() + (row - a.begin * PANEL), cuts, c, row_hits, col_hits};
+                if (kernels().tile(t)) take_hits(t, row, col);
+            }
+        }
+    }
+};
+
+}  // namespace
+
+void join(const Side& a, const Side& b, bool same, bool locked) {
+    thread_local Array<float> a_cuts, b_cuts;
+    load_cuts(a, a_cuts);
+    if (!same) load_cuts(b, b_cuts);
+    Joiner{a, b, same, locked, a_cuts, b_cuts}.run();
+}
+
+}  // namespace nngk
