@@ -26,6 +26,7 @@ class Server(ThreadingHTTPServer):
     files: dict[str, bytes]
     asked: list[str | None]  # the Range of every request
     cut: int | None = None  # bytes to send before the connection breaks, once
+    busy = 0  # requests to turn away before one is answered
     ranges = True
 
     @property
@@ -40,6 +41,10 @@ class Handler(BaseHTTPRequestHandler):
         wanted = self.headers.get("Range")
         self.server.asked.append(wanted)
         body = self.server.files.get(self.path)
+        if self.server.busy:
+            self.server.busy -= 1
+            self.send_error(503)
+            return
         if body is None:
             self.send_error(404)
             return
@@ -68,7 +73,8 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setattr("nngk.data.fetch._PAUSE", 0.0)
     running = Server(("127.0.0.1", 0), Handler)
     running.files, running.asked = {"/file.bin": BODY}, []
     thread = threading.Thread(target=running.serve_forever, daemon=True)
@@ -130,6 +136,14 @@ def test_a_wrong_checksum_is_refused_and_removed(server: Server, tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file.bin").write_bytes(b"damaged")
     assert fetch(f"{server.url}/file.bin", tmp_path / "file.bin", md5=md5(BODY)).read_bytes() == BODY
+
+
+def test_a_busy_server_is_asked_again(server: Server, tmp_path: Path) -> None:
+    server.busy = 3
+    assert fetch(f"{server.url}/file.bin", tmp_path / "file.bin").read_bytes() == BODY
+    server.busy = 9
+    with pytest.raises(InputError, match="run the same command again"):
+        fetch(f"{server.url}/file.bin", tmp_path / "other.bin")
 
 
 def test_no_such_file_and_no_server(server: Server, tmp_path: Path) -> None:

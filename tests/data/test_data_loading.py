@@ -97,3 +97,12 @@ def test_index_batches_may_be_endless_and_empty() -> None:
     assert list(batches(Numbered(), LABELS, [], None)) == []
     with pytest.raises(InputError, match="at least one thread"):
         batches(Numbered(), LABELS, [], None, threads=0)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_batches_arrive_on_the_gpu() -> None:
+    for images, labels, indices in batches(
+        Numbered(), LABELS, torch.arange(40).split(8), Augmentation(4, crop="centre"), device="cuda"
+    ):
+        assert images.is_cuda and labels.is_cuda and indices.is_cuda
+        assert labels.tolist() == [LABELS[i] for i in indices.tolist()]

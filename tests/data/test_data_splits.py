@@ -37,6 +37,21 @@ def test_stratified_is_a_partition_with_each_class_in_its_share(
                 assert mine >= 1
 
 
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(st.integers(20, 60), min_size=1, max_size=12),
+    st.lists(st.integers(2, 10), min_size=2, max_size=4),
+    st.integers(0, 99),
+)
+def test_large_classes_are_within_one_image_of_their_share(counts: list[int], weights: list[int], seed: int) -> None:
+    labels = np.repeat(np.arange(len(counts)), counts)
+    fractions = np.array(weights) / sum(weights)
+    for part, fraction in zip(stratified(labels, fractions.tolist(), seed), fractions):
+        mine = np.bincount(labels[part], minlength=len(counts))
+        assert np.abs(mine - fraction * np.array(counts)).max() < 1
+        assert abs(len(part) - fraction * len(labels)) < len(weights)
+
+
 @pytest.mark.parametrize(
     ("count", "fractions", "sizes"),
     [

@@ -129,3 +129,14 @@ def test_what_cannot_be_is_refused() -> None:
     for wrong in ({"crop": "round"}, {"size": 0}, {"scale": (0.5, 0.2)}, {"ratio": (0.0, 1.0)}):
         with pytest.raises(InputError):
             Augmentation(**wrong)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("crop", ["resized", "random", "centre"])
+def test_the_gpu_gives_what_the_cpu_gives(crop: str) -> None:
+    augmentation = Augmentation(size=12, crop=crop)
+    got = augmentation(BATCH.cuda(), seeded(5))
+    assert got.is_cuda
+    torch.testing.assert_close(got.cpu(), augmentation(BATCH, seeded(5)), atol=1e-3, rtol=0)
+    on_gpu = torch.Generator(device="cuda").manual_seed(5)
+    assert augmentation(BATCH.cuda(), on_gpu).shape == (5, 3, 12, 12)

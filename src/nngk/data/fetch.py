@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import os
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from nngk.errors import InputError
 
 _BLOCK = 1 << 20
 _TRIES = 5  # a broken connection is taken up again this often without progress
+_PAUSE = 1.0  # seconds, more after each failure
 _TIMEOUT = 60.0
 
 
@@ -35,24 +37,23 @@ def fetch(url: str, file: Path, *, md5: str | None = None, progress: Callable[[i
         try:
             _transfer(url, part, mark, progress)
             break
-        except urllib.error.HTTPError as error:
-            error.close()
-            if error.code == 416 and part.exists():  # the part is longer than the file, or just as long
-                if md5 is not None and _md5(part) == md5:
-                    break
-                part.unlink()
-                failures += 1
-                if failures < _TRIES:
-                    continue
-            raise InputError(f"{url} answers '{error.code} {error.reason}': the address may have moved.") from error
         except (OSError, http.client.HTTPException) as error:
+            if isinstance(error, urllib.error.HTTPError):
+                error.close()
+                if error.code == 416 and part.exists():  # the part is as long as the file, or longer
+                    if md5 is not None and _md5(part) == md5:
+                        break
+                    part.unlink()
+                elif error.code < 500 and error.code != 429:
+                    answer = f"{url} answers '{error.code} {error.reason}': the address may have moved."
+                    raise InputError(answer) from error
             failures = 0 if _length(part) > before else failures + 1
             if failures >= _TRIES:
-                reason = getattr(error, "reason", error)
                 raise InputError(
-                    f"{url} cannot be fetched ({reason}): check the connection and run the same command again; it goes "
-                    f"on from the {_length(part):,} bytes that are here."
+                    f"{url} cannot be fetched ({getattr(error, 'reason', error)}): check the connection and run the "
+                    f"same command again; it goes on from the {_length(part):,} bytes that are here."
                 ) from error
+            time.sleep(_PAUSE * failures)
     if md5 is not None and _md5(part) != md5:
         part.unlink()
         mark.unlink(missing_ok=True)

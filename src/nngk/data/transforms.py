@@ -115,13 +115,12 @@ def evaluation(
 def _sample(batch: torch.Tensor, windows: torch.Tensor, flipped: torch.Tensor, size: int) -> torch.Tensor:
     """Bilinear samples at the centres of a size×size grid laid over each window, float32."""
     height, width = batch.shape[-2:]
-    left, top, wide, tall = windows.unbind(1)
+    left, top, wide, tall = windows.to(torch.float32).unbind(1)
+    steps = (torch.arange(size, device=batch.device) + 0.5) / size  # (size,) of the way across a window
+    across = torch.where(flipped[:, None], 1 - steps, steps)
     # In grid_sample's frame the image spans -1 to 1, pixel borders included.
-    theta = torch.zeros((len(batch), 2, 3), device=batch.device)
-    theta[:, 0, 0] = torch.where(flipped, -wide, wide) / width
-    theta[:, 0, 2] = (2 * left + wide) / width - 1
-    theta[:, 1, 1] = tall / height
-    theta[:, 1, 2] = (2 * top + tall) / height - 1
-    grid = F.affine_grid(theta, [len(batch), batch.shape[1], size, size], align_corners=False)
+    grid = torch.empty((len(batch), size, size, 2), device=batch.device)
+    grid[..., 0] = ((left[:, None] + wide[:, None] * across) * (2 / width) - 1)[:, None, :]
+    grid[..., 1] = ((top[:, None] + tall[:, None] * steps) * (2 / height) - 1)[:, :, None]
     # The border is held so that an enlarged crop at the edge does not fade to black.
     return F.grid_sample(batch.float(), grid, mode="bilinear", padding_mode="border", align_corners=False)
