@@ -50,26 +50,26 @@ def read_images(
             f"Cannot read images from {type(source).__name__}: give a folder, a CSV file, a data frame or a dataset's "
             "name."
         )
-    path = Path(source)
     # A folder that happens to bear a dataset's name is the folder, unless a data folder was named too.
-    if source in DATASETS and (base is not None or not path.exists()):
+    if source in DATASETS and (base is not None or not Path(source).exists()):
         return read_named(str(source), base, task=task, seed=seed, allow_missing=allow_missing, crop_boxes=crop_boxes)
+    path = Path(source)
+    dataset = recognise(path)
+    if dataset is not None:
+        return read_official(dataset, path, task=task, seed=seed, allow_missing=allow_missing, crop_boxes=crop_boxes)
+    return _finish(_read_path(path, base, allow_missing), str(path), crop_boxes)
+
+
+def _read_path(path: Path, data_dir: Path | None, allow_missing: bool) -> ImageTable:
     if path.is_dir():
-        if was_pack(path):
-            return _finish(pack_table(path), f"The pack in {path}", crop_boxes)
-        dataset = recognise(path)
-        if dataset is not None:
-            return read_official(
-                dataset, path, task=task, seed=seed, allow_missing=allow_missing, crop_boxes=crop_boxes
-            )
-        return _finish(read_folder(path), str(path), crop_boxes)
-    if path.is_file():
-        if path.suffix.lower() not in (".csv", ".tsv", ".txt"):
-            raise InputError(f"{path} is neither a folder nor a CSV file: give one of these.")
-        return _finish(read_csv(path, data_dir=base, allow_missing=allow_missing), str(path), crop_boxes)
-    raise InputError(
-        f"There is no folder or file {path}: check the path. The datasets known by name are {', '.join(DATASETS)}."
-    )
+        return pack_table(path) if was_pack(path) else read_folder(path)
+    if not path.is_file():
+        raise InputError(
+            f"There is no folder or file {path}: check the path. The datasets known by name are {', '.join(DATASETS)}."
+        )
+    if path.suffix.lower() not in (".csv", ".tsv", ".txt"):
+        raise InputError(f"{path} is neither a folder nor a CSV file: give one of these.")
+    return read_csv(path, data_dir=data_dir, allow_missing=allow_missing)
 
 
 def _finish(table: ImageTable, source: str, crop_boxes: bool | None) -> ImageTable:
