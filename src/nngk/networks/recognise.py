@@ -1,11 +1,10 @@
 """Which network a weights file belongs to, judged by the names and shapes of its tensors."""
 
+import functools
 import warnings
-from collections.abc import Iterator
 
 import torch
 import torchvision
-from torch import nn
 
 from nngk.errors import InputError
 from nngk.networks.backbones import RECIPES
@@ -21,36 +20,34 @@ def looks_like(state: State) -> str | None:
     >>> looks_like({"fc.weight": torch.zeros(2, 2)}) is None
     True
     """
-    for name, network in _candidates():
-        shapes = {key: value.shape for key, value in network.state_dict().items() if "num_batches_tracked" not in key}
+    for name in [*RECIPES, *torchvision.models.list_models(module=torchvision.models, exclude=SLOW)]:
+        shapes = _shapes(name)
+        if not shapes:
+            continue
         ours = name in RECIPES
         named = strip_prefixes(state, set(shapes))
         if ours:
             named, _ = translate(name, named, RECIPES[name].input)
         if any(key not in named or named[key].shape != shape for key, shape in shapes.items()):
             continue
+        # A deeper network of the family holds a shallower one, so nothing may be left over inside the same parts.
         parts = {key.split(".")[0] for key in shapes}
         top = RECIPES[name].classifier + "." if ours else "aux"
-        if not any(
-            key.split(".")[0] in parts and key not in shapes and not key.startswith(top) for key in _learned(named)
-        ):
+        left = [key for key in named if key not in shapes and "num_batches_tracked" not in key]
+        if not any(key.split(".")[0] in parts and not key.startswith(top) for key in left):
             return name
     return None
 
 
-def _learned(state: State) -> list[str]:
-    return [key for key in state if "num_batches_tracked" not in key]
-
-
-def _candidates() -> Iterator[tuple[str, nn.Module]]:
-    """Networks without storage, so that trying them all takes a moment."""
-    with torch.device("meta"), warnings.catch_warnings():
+@functools.cache
+def _shapes(name: str) -> dict[str, torch.Size]:
+    """The shapes of a network's tensors by name; none where the package that builds it is absent."""
+    with torch.device("meta"), warnings.catch_warnings():  # no storage, so that trying them all takes seconds
         warnings.simplefilter("ignore")  # torchvision's remarks on slow initialisation
-        for name, known in RECIPES.items():
-            try:
-                yield name, known.build().module
-            except InputError:  # timm is not installed
-                continue
-        # RegNets compute their widths with tensors, which takes storage.
-        for name in torchvision.models.list_models(module=torchvision.models, exclude=SLOW):
-            yield name, torchvision.models.get_model(name, weights=None)
+        try:
+            network = (
+                RECIPES[name].build().module if name in RECIPES else torchvision.models.get_model(name, weights=None)
+            )
+        except InputError:  # timm is not installed
+            return {}
+    return {key: value.shape for key, value in network.state_dict().items() if "num_batches_tracked" not in key}
