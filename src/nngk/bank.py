@@ -32,6 +32,8 @@ class CentreBank(nn.Module):
             raise InputError(f"A bank needs at least two training examples, got {m}.")
         if n_neighbours is not None and n_neighbours < 1:
             raise InputError(f"n_neighbours must be at least 1 (or None for all centres), got {n_neighbours}.")
+        if guaranteed < 0:
+            raise InputError(f"guaranteed must be at least 0 same-class centres, got {guaranteed}.")
         self.n_neighbours = n_neighbours if n_neighbours is None else min(n_neighbours, m - 1)
         # Same-class centres appended to the list of an example that has none in it (0: the paper's literal reading,
         # such an example teaches nothing until the next refresh).
@@ -42,7 +44,7 @@ class CentreBank(nn.Module):
         self.register_buffer("labels", labels.clone().long())
         self.register_buffer("neighbours", torch.full((m, width), -1))
         counts = torch.bincount(self.labels)
-        self.register_buffer("has_partner", counts[self.labels] > 1, persistent=False)  # another of its class exists
+        self.register_buffer("has_partner", counts[self.labels] > 1)  # another of its class exists
         self.refreshed_at = -1  # the training step whose weights gave the centres
         self.n_lonely = 0  # examples whose own list held no same-class centre
 

@@ -126,6 +126,12 @@ class GaussianKernelLoss(nn.Module):
 
     def _over_bank(self, bank: CentreBank, x: Tensor, labels: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
         require_filled(bank)
+        if indices.shape != labels.shape:
+            raise InputError(f"indices must have the shape {tuple(labels.shape)}, got {tuple(indices.shape)}.")
+        if x.shape[1] != bank.centres.shape[1]:
+            raise InputError(
+                f"The bank's centres have {bank.centres.shape[1]} dimensions, the embeddings {x.shape[1]}."
+            )
         sigma = self._width(x)
         if bank.n_neighbours is None:
             each = all_centres_loss(x, bank.centres, bank.theta, sigma, labels, bank.labels, indices)

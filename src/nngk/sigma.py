@@ -22,7 +22,9 @@ def best_sigma(squared: Tensor, same: Tensor, theta: Tensor | None = None) -> fl
     """The σ that minimises the mean loss of examples with these squared neighbour distances, (n, K).
 
     A geometric grid of 40 widths from 0.05 to 3 times the median nearest distance (moved on while the best one is at
-    its edge), then a golden-section search between the neighbours of the best.
+    its edge), then a golden-section search between the neighbours of the best. Of widths that are equally good, as all
+    narrow ones are where classes lie far apart, the widest: under a narrower one everything is unfamiliar. But none
+    wider than the lists reach: where neighbours tell nothing yet, the loss falls for ever, and so would the gradient.
 
     >>> d = torch.tensor([[1.0, 4.0]])
     >>> 0 < best_sigma(d, torch.tensor([[True, False]])) < 0.3
@@ -46,16 +48,21 @@ def best_sigma(squared: Tensor, same: Tensor, theta: Tensor | None = None) -> fl
         return float(attention_difference(values, same)[0].mean())
 
     low, high = math.log(0.05 * scale), math.log(3 * scale)
+    reach = float(squared[squared.isfinite()].max().sqrt())
+    widest = max(high, math.log(reach)) if reach else high
     step = (high - low) / (GRID - 1)
     losses = {i: loss(low + i * step) for i in range(GRID)}
-    best = min(losses, key=losses.__getitem__)
+    best = min(losses, key=lambda i: (losses[i], -i))
     while best in (min(losses), max(losses)) and len(losses) < 3 * GRID:
-        edge = best + (1 if best == max(losses) else -1)
+        up = best == max(losses)
+        edge = best + (1 if up else -1)
+        if low + edge * step > widest:
+            break
         losses[edge] = loss(low + edge * step)
-        if losses[edge] >= losses[best]:
+        if losses[edge] > losses[best] or (losses[edge] == losses[best] and not up):
             break
         best = edge
-    return math.exp(_golden(loss, low + (best - 1) * step, low + (best + 1) * step))
+    return math.exp(_golden(loss, low + (best - 1) * step, min(low + (best + 1) * step, widest)))
 
 
 def leave_one_out_sigma(bank: "CentreBank", limit: int = 20_000) -> float:
