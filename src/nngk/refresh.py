@@ -74,6 +74,7 @@ class Refresher:
         self.bank, self.embed, self.every, self.engine, self.background = bank, embed, every, engine, background
         self.history: list[Refreshed] = []
         self.overrun = 0  # refreshes that fell due while one was still under way; reported, never piled up
+        self._answered = -1  # the last step for which a refresh was due; a loop may come to a boundary twice
         self._shadow: nn.Module | None = None
         self._pending: _Pending | None = None
 
@@ -81,9 +82,10 @@ class Refresher:
         """Swap in a bank that is ready, and start a refresh if one is due."""
         if self._pending is not None and self._pending.done():
             self._swap(step)
-        due = step % self.every == 0 and self.bank.refreshed_at != step
+        due = step % self.every == 0 and step not in (self.bank.refreshed_at, self._answered)
         if not due:
             return
+        self._answered = step
         if self._pending is not None:
             self.overrun += 1
         elif self.background and self.bank.filled:

@@ -13,7 +13,7 @@ from nngk.embedding import embed
 from nngk.errors import InputError
 from nngk.loss import GaussianKernelLoss
 from nngk.networks import EmbeddingNetwork, create_network
-from nngk.refresh import Refresher, interval_in_steps
+from nngk.refresh import Refreshed, Refresher, interval_in_steps
 from nngk.rivals import create_loss
 from nngk.rivals.base import RivalLoss
 from nngk.search import Exact
@@ -34,6 +34,8 @@ class Progress:
     best_epoch: int = -1
     best_score: list[float] = field(default_factory=list)  # larger is better, compared in order
     seconds: float = 0.0
+    last_refresh: dict[str, Any] = field(default_factory=dict)  # for the log
+    overrun: int = 0
 
 
 class Run:
@@ -149,10 +151,16 @@ class Run:
         return {"network": self.network, "objective": self.objective}
 
     def save(self) -> None:
+        if self.refresher.history:
+            self.at.last_refresh = vars(self.refresher.history[-1])
+        self.at.overrun = self.refresher.overrun
         save_checkpoint(self.folder, self.modules, self.optimiser, vars(self.at))
 
     def resume(self) -> None:
         self.at = Progress(**load_checkpoint(self.folder, self.modules, self.optimiser))
+        self.refresher.overrun = self.at.overrun
+        if self.at.last_refresh:
+            self.refresher.history.append(Refreshed(**self.at.last_refresh))
 
 
 def pick_device(name: str) -> torch.device:
