@@ -248,7 +248,7 @@ def test_centres_that_are_no_numbers_are_refused(bad, neighbours):
     bank = CentreBank(torch.tensor([0, 0, 1, 1]), 2, neighbours)
     centres = torch.randn(4, 2)
     centres[1, 0] = bad
-    with pytest.raises(InputError, match="1 of 4 embeddings are NaN or infinite.*learning rate"):
+    with pytest.raises(InputError, match=r"1 of 4 embeddings are NaN or infinite.*learning rate"):
         bank.renew(centres)
     assert not bank.filled
 

@@ -46,7 +46,8 @@ def test_position_of_the_minimum():
     """Not only its value: two kernels whose best width has a formula.
 
     Half the rows have their class nearest, half have the other class nearest, by the same margin in d²; with a margin
-    of a in favour and of b against, d loss / d(1/2σ²) = 0 where a s(-a u) = b s(b u), u = 1/2σ², s the logistic function.
+    of a in favour and of b against, d loss / d(1/2σ²) = 0 where a s(-a u) = b s(b u), u = 1/2σ², s the logistic
+    function.
     """
     a, b = 4.0, 1.0
     squared = torch.tensor([[1.0, 1.0 + a], [1.0, 1.0 + b]])
