@@ -1,5 +1,6 @@
 """What a run reads: training, validation and test images, or what a frozen network made of them."""
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from nngk.data import Augmentation, Images, ImageTable, Split, evaluation
+from nngk.data.pack import keys
 from nngk.embedding import ImageSource, Rows, embed, untransformed
+from nngk.errors import InputError
 from nngk.files import read_tensors, write_tensors
 from nngk.networks import EmbeddingNetwork, InputSpec
 from nngk.progress import task
@@ -68,11 +71,12 @@ def feature_parts(parts: Parts, network: EmbeddingNetwork, device: torch.device,
     """Pooled features of a frozen network, computed once and kept in the run's folder."""
     path = folder / "features.safetensors"
     named = {"train": parts.train, "val": parts.val, "test": parts.test}
-    if path.exists():
-        features = read_tensors(path)
-    else:
-        features = {}
-        pooled = nn.Sequential(network.backbone, network.head.pool).to(device)
+    pooled = nn.Sequential(network.backbone, network.head.pool).to(device)
+    origins = _origins(named, pooled, f"{network.config['name']}|{network.config['pool']}|{parts.plain}|{amp}")
+    features = _kept(path)
+    # A folder may hold the features of an earlier attempt with another network or other images.
+    if not all(torch.equal(features.get(name, origin[:0]), origin) for name, origin in origins.items()):
+        features = dict(origins)
         for name, part in named.items():
             with task(f"features of the {name} images", len(part)) as advance:
                 rows = embed(pooled, part.source, parts.plain, device=device, amp=amp, advance=advance)
@@ -80,6 +84,28 @@ def feature_parts(parts: Parts, network: EmbeddingNetwork, device: torch.device,
         write_tensors(path, features)
     train, val, test = (Part(Rows(features[name].to(device)), part.labels) for name, part in named.items())
     return Parts(train, val, test, untransformed, untransformed)
+
+
+def _origins(named: dict[str, Part], pooled: nn.Module, how: str) -> dict[str, Tensor]:
+    """What the features of each part that has images depend on, as hashes: weights, files, and how they are cropped."""
+    weights = hashlib.sha256(how.encode())
+    for tensor in pooled.state_dict().values():
+        weights.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    out = {}
+    for name, part in named.items():
+        if isinstance(part.source, Images) and len(part):
+            digest = weights.copy()
+            digest.update("|".join([str(part.source.size), *keys(part.source.table)]).encode())
+            out[f"{name}.origin"] = torch.tensor(list(digest.digest()), dtype=torch.uint8)
+    return out
+
+
+def _kept(path: Path) -> dict[str, Tensor]:
+    """The features in a file; none where it is missing or damaged, since they can be computed again."""
+    try:
+        return read_tensors(path) if path.exists() else {}
+    except InputError:
+        return {}
 
 
 class Projection(nn.Module):
