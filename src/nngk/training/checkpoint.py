@@ -26,11 +26,15 @@ def save_checkpoint(folder: Path, modules: dict[str, nn.Module], optimiser: torc
 def load_checkpoint(folder: Path, modules: dict[str, nn.Module], optimiser: torch.optim.Optimizer) -> Any:
     """Put a checkpoint back into modules and optimiser; returns its ``state``."""
     record = read_json(folder / "checkpoint.json", "a run that can be resumed")
-    tensors = read_tensors(folder / record["tensors"], record["sha256"])
+    try:
+        file, checksum, numbers, state = (record[key] for key in ("tensors", "sha256", "optimiser", "state"))
+    except KeyError as error:
+        raise InputError(f"{folder / 'checkpoint.json'} is damaged: it has no {error}. Start the run again.") from None
+    tensors = read_tensors(folder / file, checksum)
     for name, module in modules.items():
         load_module(module, _under(tensors, name), folder)
-    _restore_optimiser(optimiser, record["optimiser"], _under(tensors, "optimiser"))
-    return record["state"]
+    _restore_optimiser(optimiser, numbers, _under(tensors, "optimiser"))
+    return state
 
 
 def load_module(module: nn.Module, tensors: dict[str, Tensor], source: Path) -> None:

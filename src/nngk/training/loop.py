@@ -236,8 +236,22 @@ def _introduce(run: Run, resume: bool) -> None:
 
 
 def _same_settings(folder: Path, asked: Settings) -> Settings:
-    """The settings of the run that is resumed; only the number of epochs, the patience and the machine may change."""
+    """The settings of the run that is resumed. Only the machine may change: the rate's course depends on the rest."""
+    if not (folder / "checkpoint.json").exists():
+        raise InputError(
+            f"{folder.parent} holds no run to resume: none was stopped there after its first step. "
+            "Start one without --resume."
+        )
     before = Settings.from_dict(read_json(folder / "settings.json", "a run that can be resumed"))
+    free, old, new = ("device", "threads"), before.to_dict(), asked.to_dict()
+    default = Settings().to_dict()
+    changed = [n for n in new if n not in free and new[n] not in (old[n], default[n])]
+    if changed:
+        told = ", ".join(f"{name} ({old[name]!r}, now {new[name]!r})" for name in changed)
+        raise InputError(
+            f"The run in {folder.parent} was started with another {told}. "
+            "Resume it with its own settings, or start a new run in another folder."
+        )
     return replace(before, device=asked.device, threads=asked.threads)
 
 

@@ -1,5 +1,6 @@
 """A training run: the pieces, built from settings and data, and what can be asked of them together."""
 
+import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -36,6 +37,7 @@ class Progress:
     seconds: float = 0.0
     last_refresh: dict[str, Any] = field(default_factory=dict)  # for the log
     overrun: int = 0
+    data: str = ""  # a hash of the images' names and labels
 
 
 class Run:
@@ -45,7 +47,7 @@ class Run:
         self.split, self.settings, self.folder = split, settings, folder
         self.device = pick_device(settings.device)
         self.amp = self.device.type == "cuda" if settings.amp is None else settings.amp
-        self.at = Progress()
+        self.at = Progress(data=fingerprint(split))
         torch.manual_seed(settings.seed)
         self.network = self._network()
         self.frozen = self._frozen()
@@ -157,10 +159,22 @@ class Run:
         save_checkpoint(self.folder, self.modules, self.optimiser, vars(self.at))
 
     def resume(self) -> None:
-        self.at = Progress(**load_checkpoint(self.folder, self.modules, self.optimiser))
+        at = Progress(**load_checkpoint(self.folder, self.modules, self.optimiser))
+        if at.data != self.at.data:
+            raise InputError(
+                f"The run in {self.folder.parent} was started with other images or another split. "
+                "Resume it with its own data, or start a new run in another folder."
+            )
+        self.at = at
         self.refresher.overrun = self.at.overrun
         if self.at.last_refresh:
             self.refresher.history.append(Refreshed(**self.at.last_refresh))
+
+
+def fingerprint(split: Split) -> str:
+    """A hash of the images' names and labels; their folder may move."""
+    rows = (f"{path.name}\t{label}\n" for part in split for path, label in zip(part.paths, part.labels.tolist()))
+    return hashlib.sha256("\n".join(rows).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def pick_device(name: str) -> torch.device:
