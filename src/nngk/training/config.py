@@ -1,6 +1,7 @@
 """The settings of a training run, with the reason beside each default."""
 
 import dataclasses
+import math
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,15 +85,21 @@ class Settings:
                 raise InputError(f"The setting '{field}' must be {_describe(hint)}; got {value!r}.")
         self._require(self.epochs >= 1, "epochs", "at least 1")
         self._require(self.batch_size >= 2, "batch_size", "at least 2")
-        self._require(self.lr > 0, "lr", "above 0")
+        self._require(0 < self.lr < math.inf, "lr", "above 0")
         self._require(0 <= self.dropout < 1, "dropout", "from 0 to below 1")
         self._require(0 <= self.val_fraction < 1, "val_fraction", "from 0 to below 1")
         self._require(0 <= self.test_fraction < 1, "test_fraction", "from 0 to below 1")
         self._require(0 < self.crop_scale <= 1, "crop_scale", "above 0 and up to 1")
         self._require(0 <= self.warmup < 1, "warmup", "from 0 to below 1")
-        self._require(self.dim is None or self.dim >= 1, "dim", "at least 1, or none")
+        for field in ("dim", "n_neighbours", "resize", "crop_size"):
+            self._require((getattr(self, field) or 0) >= 0, field, "at least 1, or 0 for none")
+        for field in ("guaranteed", "per_class", "patience", "seed", "clip", "weight_decay", "momentum"):
+            self._require(getattr(self, field) >= 0, field, "at least 0")
+        for field in ("sigma_factor", "sigma_lr_factor", "weight_lr_factor", "embedding_lr_factor"):
+            self._require(0 < getattr(self, field) < math.inf, field, "above 0")
+        self._require(self.threads >= 1, "threads", "at least 1")
         if isinstance(self.sigma, int | float):
-            self._require(self.sigma > 0, "sigma", "above 0")
+            self._require(0 < self.sigma < math.inf, "sigma", "above 0")
 
     def _require(self, holds: bool, field: str, expected: str) -> None:
         if not holds:

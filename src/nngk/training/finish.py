@@ -41,7 +41,7 @@ def finish(run: Run, seconds: float) -> Model:
         sigma=sigma,
         class_names=table.class_names,
         sources=[str(path) for path in table.paths],
-        familiar=familiar_densities(bank.centres, bank.theta.detach(), sigma, bank.n_neighbours or 100),
+        familiar=familiar_densities(bank.centres, bank.theta.detach(), sigma, bank.n_neighbours or 200),
         n_neighbours=bank.n_neighbours or 200,
         softmax=softmax_layer(run),
         info=info,

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from nngk.errors import InputError
 from nngk.training.config import Settings
 
 
@@ -24,6 +25,11 @@ def create_optimiser(
             if chosen:
                 groups.append({"params": chosen, "lr": lr, "weight_decay": decay})
     groups += [g for g in extra if any(p.requires_grad for p in g["params"])]
+    if not groups:
+        raise InputError(
+            "There is nothing to train: the network is frozen, has no embedding layer, and the loss has no parameters. "
+            "Give --dim, or train the whole network with --no-freeze."
+        )
     for group in groups:
         group["base_lr"] = group["lr"]
     fused = all(p.is_cuda for g in groups for p in g["params"])
