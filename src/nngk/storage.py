@@ -4,6 +4,7 @@ The JSON names the tensor files and their checksums and is renamed into place la
 the new one, never a mixture, and a damaged file is refused.
 """
 
+import math
 import platform
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,9 @@ def load_model(folder: Path, device: str | torch.device = "cpu") -> Model:
         network = EmbeddingNetwork.from_config(record["network"])
         network.load_state_dict(tensors["network"])
         return _assemble(record, network, tensors["bank"], device)
-    except (KeyError, TypeError, RuntimeError) as error:
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise InputError(
             f"The model in {folder} is damaged ({error}); restore it from a copy or train again."
         ) from None
@@ -82,7 +85,11 @@ def _assemble(
     rows = {len(bank["centres"]), len(bank["labels"]), len(bank["theta"]), len(record["sources"])}
     labels = bank["labels"]
     if len(rows) > 1 or (len(labels) and int(labels.max()) >= len(record["class_names"])):
-        raise KeyError("its bank and its class names do not fit together")
+        raise ValueError("its bank and its class names do not fit together")
+    if not all(isinstance(name, str) for name in [*record["class_names"], *record["sources"]]):
+        raise ValueError("its class names and sources should be texts")
+    if not 0 < float(record["sigma"]) < math.inf or int(record["n_neighbours"]) < 1:
+        raise ValueError("its sigma and its number of neighbours should be above 0")
     softmax = {key.removeprefix("softmax."): t for key, t in bank.items() if key.startswith("softmax.")}
     return Model(
         network,

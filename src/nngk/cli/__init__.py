@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from nngk import __version__
 from nngk.errors import InputError
 
 # command: (module, what it does). The line is here so that the list of commands imports nothing.
@@ -52,7 +53,7 @@ class Commands(click.Group):
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(package_name="nngk", message="%(prog)s %(version)s")
+@click.version_option(__version__, message="%(prog)s %(version)s")
 def cli() -> None:
     """Nearest-neighbour Gaussian kernels for images: one model that classifies, retrieves, says when it does not
     know, and learns a class by being shown it."""
@@ -73,3 +74,6 @@ def main() -> None:
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(0)
+    except OSError as error:  # a full disk, a folder that may not be written: the machine's, not a bug
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(1)

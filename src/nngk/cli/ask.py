@@ -15,8 +15,8 @@ images_argument = click.argument("images", nargs=-1, required=True, type=click.P
 @click.command("classify")
 @model_argument
 @images_argument
-@click.option("--top", default=3, show_default=True, help="Classes shown.")
-@click.option("--evidence", default=5, show_default=True, help="Training images shown.")
+@click.option("--top", type=click.IntRange(1), default=3, show_default=True, help="Classes shown.")
+@click.option("--evidence", type=click.IntRange(0), default=5, show_default=True, help="Training images shown.")
 @click.option("--reject", type=float, help="Answer 'unknown' above this unknown score, such as 0.99.")
 @device_option
 @json_option
