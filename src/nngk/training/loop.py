@@ -209,7 +209,9 @@ def _patience_lost(run: Run) -> bool:
 
 def _record(run: Run, log: RunLog, loss: float, speed: float, scores: dict[str, float], better: bool) -> None:
     row: dict[str, Any] = {"epoch": run.at.epoch, "step": run.at.step, "loss": round(loss, 6), **as_numbers(scores)}
-    row |= {"lr": run.optimiser.param_groups[0]["lr"], "images_per_second": round(speed, 1)}
+    # Of the last step, also when it was taken before the run was stopped.
+    lr = run.optimiser.param_groups[0]["base_lr"] * rate(run.at.step - 1, run.total_steps, run.settings)
+    row |= {"lr": lr, "images_per_second": round(speed, 1)}
     if isinstance(run.objective, GaussianKernelLoss):
         row["sigma"] = round(run_sigma(run), 6)
         row["bank_age"] = run.at.step - run.bank.refreshed_at
