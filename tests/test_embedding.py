@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from shapes import write_shapes
 from torch import nn
 
 from nngk.data import Augmentation, Images, evaluation, read_images
 from nngk.embedding import Rows, embed, untransformed
 from nngk.networks import create_network
+from shapes import write_shapes
 
 
 @pytest.fixture(scope="module")
