@@ -48,7 +48,7 @@ void Fanng::insert(const float* x, size_t n, int threads) {
     lists_.resize(total * list_width_);
     std::fill(lists_.data() + first * list_width_, lists_.data() + total * list_width_, NONE);
     // The new points among themselves, exactly; and among the old ones by walking.
-    Lists inside(n, std::min<size_t>(n, 24), false);
+    Lists inside(n, std::min<size_t>(n, 24));
     Packed packed;
     packed.fill(n, dim, x, nullptr, [&](size_t i) { return x + i * dim; });
     const Side side{&packed, 0, packed.panel_count(), &inside};

@@ -71,7 +71,7 @@ size_t ExactIndex::block_panels() const {
 
 void ExactIndex::all_neighbours(size_t k, int threads, float* distances, int64_t* indices) const {
     const size_t n = rows_.size();
-    Lists lists(n, std::min(k + SLACK, n), false);
+    Lists lists(n, std::min(k + SLACK, n));
     size_t width = block_panels();
     while (width > 1 && packed_.panel_count() / width < size_t(8 * threads)) width = (width + 1) / 2;
     const size_t blocks = (packed_.panel_count() + width - 1) / width;
@@ -101,7 +101,7 @@ void ExactIndex::search(const float* x, size_t count, size_t k, int threads, flo
     if (count < FEW) return scan(queries, k, threads, distances, indices);
     Packed packed;
     packed.fill(count, rows_.dim(), origin_.data(), nullptr, [&](size_t i) { return queries.row(i); });
-    Lists lists(count, std::min(k + SLACK, rows_.size()), false);
+    Lists lists(count, std::min(k + SLACK, rows_.size()));
     product(packed, lists, threads);
     parallel(count, 16, threads, [&](size_t begin, size_t end, int) {
         for (size_t i = begin; i < end; ++i) {

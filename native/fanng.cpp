@@ -77,7 +77,7 @@ void Fanng::build_unlocked(const float* x, size_t n, int threads) {
 void Fanng::find_lists(const Matrix& rows, const std::vector<uint32_t>& leaves, int threads) {
     const size_t width = kept_width(settings_.neighbours);
     {
-        Lists lists(points_.size(), width, true);
+        Lists lists(points_.size(), width);
         seed_lists(lists, rows, leaves, threads);
         lists_to_rows(lists, width, threads);
     }

@@ -19,6 +19,8 @@ struct Joiner {
     bool same, locked;
     Array<float>& a_cuts;
     Array<float>& b_cuts;
+    const Partitions* partitions;
+    size_t current;
 
     void give(const Side& to, Array<float>& cuts, size_t row, float value, uint32_t id) {
         const size_t list = to.packed->id(row);
@@ -37,13 +39,13 @@ struct Joiner {
                 const uint64_t kept = i - col >= 63 ? 0 : ~uint64_t(0) << (i - col + 1);
                 rows &= kept, cols &= kept;
             }
-            for (; rows; rows &= rows - 1) {
-                const size_t j = size_t(__builtin_ctzll(rows));
-                give(a, a_cuts, i, t.c[r * PANEL + j], b.packed->id(col + j));
-            }
-            for (; cols; cols &= cols - 1) {
-                const size_t j = size_t(__builtin_ctzll(cols));
-                give(b, same ? a_cuts : b_cuts, col + j, t.c[r * PANEL + j], a.packed->id(i));
+            for (uint64_t hits = rows | cols; hits; hits &= hits - 1) {
+                const size_t j = size_t(__builtin_ctzll(hits));
+                const uint32_t one = a.packed->id(i), two = b.packed->id(col + j);
+                if (partitions && partitions->before(current, one, two)) continue;
+                const float value = t.c[r * PANEL + j];
+                if (rows >> j & 1) give(a, a_cuts, i, value, two);
+                if (cols >> j & 1) give(b, same ? a_cuts : b_cuts, col + j, value, one);
             }
         }
     }
@@ -70,11 +72,11 @@ struct Joiner {
 
 }  // namespace
 
-void join(const Side& a, const Side& b, bool same, bool locked) {
+void join(const Side& a, const Side& b, bool same, bool locked, const Partitions* partitions, size_t current) {
     thread_local Array<float> a_cuts, b_cuts;
     load_cuts(a, a_cuts);
     if (!same) load_cuts(b, b_cuts);
-    Joiner{a, b, same, locked, a_cuts, b_cuts}.run();
+    Joiner{a, b, same, locked, a_cuts, b_cuts, partitions, current}.run();
 }
 
 }  // namespace nngk

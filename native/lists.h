@@ -33,9 +33,9 @@ inline uint32_t key_id(uint64_t key) { return uint32_t(key); }
 // candidates alone, not on their order, and so not on the threads.
 class Lists {
 public:
-    // unique: the same candidate may come more than once.
-    Lists(size_t n, size_t keep, bool unique)
-        : keep_(keep), capacity_(2 * keep + 64), unique_(unique), keys_(n * capacity_), counts_(n, 0u),
+    // The same candidate must not come twice.
+    Lists(size_t n, size_t keep)
+        : keep_(keep), capacity_(2 * keep + 64), keys_(n * capacity_), counts_(n, 0u),
           cuts_(new std::atomic<float>[n]), locks_(new std::atomic<bool>[n]) {
         for (size_t i = 0; i < n; ++i) {
             cuts_[i].store(-std::numeric_limits<float>::max(), std::memory_order_relaxed);
@@ -66,7 +66,6 @@ public:
     void finish(size_t i) {
         uint64_t* k = keys(i);
         std::sort(k, k + counts_[i]);
-        if (unique_) counts_[i] = uint32_t(std::unique(k, k + counts_[i]) - k);
         truncate(i);
     }
     void clear(size_t i) {
@@ -76,7 +75,6 @@ public:
 
 private:
     void compact(size_t i) {
-        if (unique_) return finish(i);
         uint64_t* k = keys(i);
         std::nth_element(k, k + keep_ - 1, k + counts_[i]);
         truncate(i);
@@ -88,7 +86,6 @@ private:
     }
 
     size_t keep_, capacity_;
-    bool unique_;
     Array<uint64_t> keys_;
     std::vector<uint32_t> counts_;
     std::unique_ptr<std::atomic<float>[]> cuts_;
@@ -148,6 +145,19 @@ private:
     Array<float> panels_, init_;
 };
 
+// Partitions that overlap: to which part of each every point belongs. A pair is compared in the first partition that
+// puts both into one part, and is not counted again.
+struct Partitions {
+    size_t count;
+    std::vector<uint32_t> part_of; // (points, count)
+    bool before(size_t current, uint32_t i, uint32_t j) const {
+        const uint32_t *a = &part_of[i * count], *b = &part_of[j * count];
+        uint32_t same = 0;
+        for (size_t p = 0; p < current; ++p) same |= a[p] == b[p];
+        return same;
+    }
+};
+
 // A run of panels of a packed set, with the lists its rows feed (null: rows are only candidates of the other side).
 struct Side {
     const Packed* packed;
@@ -155,7 +165,8 @@ struct Side {
     Lists* lists;
 };
 
-// All pairs of two sides; with `same` each pair of one side once. Hits go to the lists of both.
-void join(const Side& a, const Side& b, bool same, bool locked);
+// All pairs of two sides; with `same` each pair of one side once. Hits go to the lists of both; those of pairs that
+// an earlier partition than `current` held together are left out.
+void join(const Side& a, const Side& b, bool same, bool locked, const Partitions* partitions = nullptr, size_t current = 0);
 
 }  // namespace nngk

@@ -1,5 +1,5 @@
-// Neighbour lists of all points: exhaustive comparison inside the leaves of a few trees, then rounds in which every
-// point looks at the neighbours of its neighbours.
+// Neighbour lists of all points: exhaustive comparison inside the leaves of several random trees, then rounds in which
+// every point looks at the neighbours of its neighbours.
 #include "fanng.h"
 
 #include "threads.h"
@@ -46,27 +46,32 @@ void Fanng::seed_lists(Lists& lists, const Matrix& x, const std::vector<uint32_t
     const size_t n = points_.size(), dim = points_.padded();
     struct Leaf {
         const uint32_t* ids;
-        size_t count;
+        size_t count, tree;
     };
     std::vector<Tree> trees(n <= SMALL ? 0 : settings_.trees - 1);
     parallel(trees.size(), 1, threads, [&](size_t t, size_t, int) {
         trees[t].build(x, n, dim, settings_.leaf, settings_.leaf, settings_.seed * 1000 + t + 1, 1);
     });
-    std::vector<uint32_t> in_order(n);
+    Ids in_order(n);
     for (size_t i = 0; i < n; ++i) in_order[i] = uint32_t(i);
+    Partitions partitions{rounded(trees.size() + 1, 4), {}};
+    partitions.part_of.resize(n * partitions.count);
     std::vector<Leaf> leaves;
-    auto cut = [&](const uint32_t* order, const std::vector<uint32_t>& bounds) {
-        for (size_t b = 0; b + 1 < bounds.size(); ++b) leaves.push_back({order + bounds[b], bounds[b + 1] - bounds[b]});
+    auto cut = [&](size_t tree, const uint32_t* order, const std::vector<uint32_t>& bounds) {
+        for (size_t b = 0; b + 1 < bounds.size(); ++b) {
+            leaves.push_back({order + bounds[b], bounds[b + 1] - bounds[b], tree});
+            for (size_t i = bounds[b]; i < bounds[b + 1]; ++i) partitions.part_of[order[i] * partitions.count + tree] = uint32_t(b);
+        }
     };
-    cut(in_order.data(), n <= SMALL ? std::vector<uint32_t>{0, uint32_t(n)} : first_leaves);
-    for (const Tree& tree : trees) cut(tree.order.data(), tree.coarse);
+    cut(0, in_order.data(), n <= SMALL ? Ids{0, uint32_t(n)} : first_leaves);
+    for (size_t t = 0; t < trees.size(); ++t) cut(t + 1, trees[t].order.data(), trees[t].coarse);
     parallel(leaves.size(), 1, threads, [&](size_t l, size_t, int) {
         thread_local Packed packed;
         const Leaf& leaf = leaves[l];
         // A leaf's own first point is as good an origin as its mean.
         packed.fill(leaf.count, points_.dim(), x.row(leaf.ids[0]), leaf.ids, [&](size_t i) { return x.row(leaf.ids[i]); });
         const Side side{&packed, 0, packed.panel_count(), &lists};
-        join(side, side, true, true);
+        join(side, side, true, true, &partitions, leaf.tree);
     });
 }
 
