@@ -1,5 +1,6 @@
 """Model: what training leaves behind and a person holds."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -217,12 +218,10 @@ class Model:
         if name not in self.class_names:
             self.class_names.append(name)
         label = self.class_names.index(name)
-        # A new centre weighs what centres weigh on average.
-        weight = self.theta.mean() if len(self.theta) else torch.zeros((), device=self.device)
         self._rebank(
             torch.cat([self.centres, rows]),
             torch.cat([self.labels, self.labels.new_full((len(rows),), label)]),
-            torch.cat([self.theta, weight.expand(len(rows))]),
+            torch.cat([self.theta, self._shown_weight(label, len(rows)).expand(len(rows))]),
             self.sources + [_describe(p, name, i) for i, p in enumerate(pictures)],
         )
         self.softmax = None  # a softmax layer has no place for a new class; the kernels have
@@ -247,6 +246,17 @@ class Model:
             rows = torch.arange(len(self.class_names) + 1, device=self.device) != label
             self.softmax |= {key: self.softmax[key][rows] for key in ("weight", "bias")}
         return int((~kept).sum())
+
+    def _shown_weight(self, label: int, count: int) -> Tensor:
+        """θ of new centres: a class shown in five pictures weighs in all what a class weighs on average.
+
+        With the weight of a trained centre each, a class of five would be drowned by neighbours with a hundred.
+        """
+        if not len(self.theta):
+            return self.theta.new_zeros(())
+        if (self.labels == label).any():  # more of a known class
+            return self.theta[self.labels == label].mean()
+        return self.theta.logsumexp(0) - math.log(len(self.labels.unique()) * count)
 
     def _rebank(self, centres: Tensor, labels: Tensor, theta: Tensor, sources: list[str]) -> None:
         self.centres, self.labels, self.theta, self.sources = centres, labels, theta, sources

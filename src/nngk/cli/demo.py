@@ -1,0 +1,46 @@
+"""``nngk demo``."""
+
+import json
+import time
+from pathlib import Path
+
+import click
+
+from nngk.cli.options import json_option
+from nngk.errors import InputError
+
+
+@click.command("demo")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("nngk-demo"),
+    show_default=True,
+    help="Folder for everything.",
+)
+@click.option("--force", is_flag=True, help="Replace what an earlier demonstration left in --out.")
+@json_option
+def demo_command(out: Path, force: bool, as_json: bool) -> None:
+    """See it work, offline: write scikit-learn's digits as an image folder, train on eight of the ten, measure
+    retrieval on the two unseen ones, add them as new classes from five pictures each, classify, and write a page."""
+    if (out / "model").exists() and not force:
+        raise InputError(
+            f"{out} holds an earlier demonstration. Look at {out / 'index.html'}, or replace it with --force."
+        )
+    if force:
+        import shutil
+
+        shutil.rmtree(out / "model", ignore_errors=True)
+    started = time.perf_counter()
+    from nngk.demo import demonstrate
+    from nngk.demo_page import write_page
+
+    demo = demonstrate(out)
+    scores = demo.scores()
+    write_page(demo, out / "index.html", time.perf_counter() - started)
+    if as_json:
+        click.echo(json.dumps({"page": str(out / "index.html"), "model": str(out / "model"), "scores": scores}))
+        return
+    for name, value in scores.items():
+        click.echo(f"  {value:7.2%}  {name}")
+    click.echo(f"The page is {out / 'index.html'}; the model is {out / 'model'}.")
