@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from nngk.bank import CentreBank
 from nngk.errors import InputError
-from nngk.kernel import all_centres_loss, neighbour_loss
+from nngk.kernel_triton import fused_all_centres_loss, fused_neighbour_loss  # eager where there is no GPU
 from nngk.sigma import TRAINING_FACTOR, leave_one_out_sigma
 
 
@@ -134,11 +134,10 @@ class GaussianKernelLoss(nn.Module):
             )
         sigma = self._width(x)
         if bank.n_neighbours is None:
-            each = all_centres_loss(x, bank.centres, bank.theta, sigma, labels, bank.labels, indices)
+            each = fused_all_centres_loss(x, bank.centres, bank.theta, sigma, labels, bank.labels, indices)
             return each, bank.has_partner[indices]
-        neighbours = bank.neighbours_of(indices)
-        same = (bank.labels[neighbours.clamp(min=0)] == labels[:, None]) & (neighbours >= 0)
-        return neighbour_loss(x, bank.centres, bank.theta, sigma, neighbours, same), same.any(1)
+        lists = bank.neighbours[indices]
+        return fused_neighbour_loss(x, bank.centres, bank.theta, sigma, lists, labels, bank.labels, indices)
 
     def _over_references(
         self, x: Tensor, labels: Tensor, ref_emb: Tensor | None, ref_labels: Tensor | None
@@ -149,7 +148,7 @@ class GaussianKernelLoss(nn.Module):
             check_batch(ref_emb, ref_labels)
             own = torch.full((len(x),), -1, device=x.device)
         theta = x.new_zeros(len(ref_emb))
-        each = all_centres_loss(x, ref_emb, theta, self._width(x), labels, ref_labels, own)
+        each = fused_all_centres_loss(x, ref_emb, theta, self._width(x), labels, ref_labels, own)
         others = (labels[:, None] == ref_labels).sum(1) - (own >= 0).long()
         return each, others > 0
 

@@ -4,6 +4,8 @@ import torch
 from torch import Tensor
 
 from nngk.errors import InputError
+from nngk.kernel_triton import installed
+from nngk.search.cuda import cuda_nearest
 
 # Elements of one tile of the distance matrix: 16M float32 are 64 MiB, small beside any bank and large enough for a
 # matrix product to run at full speed.
@@ -52,6 +54,8 @@ class Exact:
             raise InputError(f"k must be at least 1, got {k}.")
         if not len(self):
             raise InputError("The search engine holds no points yet: call add first.")
+        if x.is_cuda and installed():
+            return cuda_nearest(self.points, x, k, exclude_own)
         # Distances do not change when everything is shifted; near the origin the rounding of |x|² + |c|² - 2xc is least.
         shift = self.points.mean(0)
         rows = max(1, TILE // len(self.points))
