@@ -86,8 +86,11 @@ def _assemble(
     labels = bank["labels"]
     if len(rows) > 1 or (len(labels) and int(labels.max()) >= len(record["class_names"])):
         raise ValueError("its bank and its class names do not fit together")
-    if not all(isinstance(name, str) for name in [*record["class_names"], *record["sources"]]):
-        raise ValueError("its class names and sources should be texts")
+    names, info = (record["class_names"], record["sources"]), record.get("info", {})
+    if not all(isinstance(part, list) and all(isinstance(name, str) for name in part) for part in names):
+        raise ValueError("its class names and sources should be lists of texts")
+    if not isinstance(info, dict):
+        raise ValueError("its info should be an object")
     if not 0 < float(record["sigma"]) < math.inf or int(record["n_neighbours"]) < 1:
         raise ValueError("its sigma and its number of neighbours should be above 0")
     softmax = {key.removeprefix("softmax."): t for key, t in bank.items() if key.startswith("softmax.")}
@@ -102,6 +105,6 @@ def _assemble(
         familiar=bank["familiar"],
         n_neighbours=int(record["n_neighbours"]),
         softmax=softmax or None,
-        info=record.get("info", {}),
+        info=info,
         device=device,
     )
