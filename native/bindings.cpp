@@ -17,6 +17,7 @@ namespace {
 
 using Floats = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Indices = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using IndexRows = nb::ndarray<const int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using OutFloats = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using OutIndices = nb::ndarray<int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using OutIds = nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -108,9 +109,13 @@ void bind_fanng(nb::module_& m) {
             check_out(d, i, ids.shape(0), k);
             self.scan_points(ids.data(), ids.shape(0), k, threads, d.data(), i.data());
         }, Free())
-        .def("all_from_lists", [](Fanng& self, size_t k, int rounds, int threads, OutFloats d, OutIndices i) {
-            check_out(d, i, d.shape(0), k);
-            self.all_from_lists(k, rounds, threads, d.data(), i.data(), d.shape(0));
+        .def("refine_lists", [](Fanng& self, Indices ids, IndexRows truth, double wanted, int rounds, int threads) {
+            same(truth.shape(0), ids.shape(0), "rows of truth");
+            return self.refine_lists(truth.shape(1), ids.data(), truth.data(), ids.shape(0), wanted, rounds, threads);
+        }, Free())
+        .def("from_lists", [](const Fanng& self, Indices ids, size_t k, int threads, OutFloats d, OutIndices i) {
+            check_out(d, i, ids.shape(0), k);
+            self.from_lists(ids.data(), ids.shape(0), k, threads, d.data(), i.data());
         }, Free())
         .def("vectors", [](const Fanng& self, Indices ids, OutFloats out) {
             same(out.shape(0), ids.shape(0), "rows"), same(out.shape(1), self.settings().dim, "dimensions");

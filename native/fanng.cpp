@@ -248,31 +248,59 @@ void Fanng::scan_points(const int64_t* ids, size_t n, size_t k, int threads, flo
     });
 }
 
-// Rows straight from the neighbour lists, refined first where they are too short or out of date.
-void Fanng::all_from_lists(size_t k, int rounds, int threads, float* distances, int64_t* indices, size_t rows) {
+double Fanng::refine_lists(size_t k, const int64_t* ids, const int64_t* truth, size_t n, double wanted, int most_rounds,
+                           int threads) {
     std::unique_lock<std::shared_mutex> writing(lock_);
-    if (rows > place_.size()) throw std::invalid_argument("more rows than points");
-    const size_t width = kept_width(k);
-    if (lists_stale_ || width > list_width_) rounds = std::max(rounds, 1);
-    for (int round = 0; round < rounds; ++round)
-        refine(std::max(width, list_width_), FAN, round == 0, threads);
-    if (rounds > 0) rescore_lists(threads);
+    const size_t width = std::max(kept_width(k), list_width_);
+    bool marked = false;
+    if (lists_stale_ || width > list_width_) refine(width, FAN, true, threads), marked = true;
+    double share = list_share(ids, truth, n, k);
+    for (int round = 0; round < most_rounds && share < wanted; ++round) {
+        refine(width, FAN, !marked, threads), marked = true;
+        share = list_share(ids, truth, n, k);
+    }
+    if (marked) rescore_lists(threads);
     lists_stale_ = false;
-    parallel(rows, 64, threads, [&](size_t begin, size_t end, int) {
+    return share;
+}
+
+// How many of the true neighbours (n, k) of these points are in their lists.
+double Fanng::list_share(const int64_t* ids, const int64_t* truth, size_t n, size_t k) const {
+    size_t found = 0, total = 0;
+    for (size_t i = 0; i < n; ++i) {
+        const uint32_t v = vertex_of(ids[i]);
+        std::vector<int64_t> mine;
+        for (size_t j = 0; v != NONE && j < list_width_ && lists_[v * list_width_ + j] != NONE; ++j)
+            mine.push_back(int64_t(label_[lists_[v * list_width_ + j] & ~FRESH]));
+        std::sort(mine.begin(), mine.end());
+        for (size_t j = 0; j < k; ++j) {
+            if (truth[i * k + j] < 0) continue;
+            ++total, found += std::binary_search(mine.begin(), mine.end(), truth[i * k + j]);
+        }
+    }
+    return total ? double(found) / double(total) : 1;
+}
+
+void Fanng::from_lists(const int64_t* ids, size_t n, size_t k, int threads, float* distances, int64_t* indices) const {
+    std::shared_lock<std::shared_mutex> reading(lock_);
+    const size_t width = std::min(list_width_, kept_width(k));
+    parallel(n, 64, threads, [&](size_t begin, size_t end, int) {
         with_vectors(points_, [&](auto space) {
             std::vector<uint64_t> words;
-            for (size_t id = begin; id < end; ++id) {
-                const uint32_t v = place_[id];
-                words.clear();
+            Ids near;
+            for (size_t i = begin; i < end; ++i) {
+                const uint32_t v = vertex_of(ids[i]);
+                words.clear(), near.clear();
                 if (v != NONE) {
                     const uint32_t* list = &lists_[v * list_width_];
-                    const size_t count = size_t(std::find(list, list + std::min(width, list_width_), NONE) - list);
+                    for (size_t j = 0; j < width && list[j] != NONE; ++j)
+                        if (!is_dead(list[j])) near.push_back(list[j]);
                     space.ask_point(v);
-                    measure_all(space, list, count, [&](uint32_t d, uint32_t w) {
-                        if (!is_dead(w)) words.push_back(uint64_t(d) << 32 | label_[w]);
+                    measure_all(space, near.data(), near.size(), [&](uint32_t d, uint32_t w) {
+                        words.push_back(uint64_t(d) << 32 | label_[w]);
                     });
                 }
-                write_row(words, k, distances + id * k, indices + id * k);
+                write_row(words, k, distances + i * k, indices + i * k);
             }
         });
     });

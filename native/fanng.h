@@ -14,6 +14,9 @@ namespace nngk {
 // Places of a vertex beyond its degree, for the edges that walks add.
 constexpr size_t SPARE = 8;
 
+// In a neighbour list: came in the last round of refinement.
+constexpr uint32_t FRESH = 0x80000000u;
+
 struct Settings {
     uint32_t dim = 0;
     uint32_t degree = 32;      // most edges of a vertex
@@ -62,8 +65,10 @@ public:
                        float* distances, int64_t* indices) const;
     // The same, exactly.
     void scan_points(const int64_t* ids, size_t n, size_t k, int threads, float* distances, int64_t* indices) const;
-    // All ids from the neighbour lists, after so many more rounds of refinement.
-    void all_from_lists(size_t k, int rounds, int threads, float* distances, int64_t* indices, size_t rows);
+    // Makes the neighbour lists behind the graph long enough for k and up to date, and refines them until they hold
+    // the share `wanted` of the true neighbours (n, k) of some points, in so many rounds; returns the share.
+    double refine_lists(size_t k, const int64_t* ids, const int64_t* truth, size_t n, double wanted, int most_rounds, int threads);
+    void from_lists(const int64_t* ids, size_t n, size_t k, int threads, float* distances, int64_t* indices) const;
 
     size_t size() const;      // points that are not removed
     size_t id_count() const;  // ids ever given
@@ -102,6 +107,7 @@ private:
     void link(int threads);
     void find_medoid();
     size_t kept_width(size_t k) const;
+    double list_share(const int64_t* ids, const int64_t* truth, size_t n, size_t k) const;
     template <class Space>
     void enter(Space& space, Ids& entries) const;
     template <class Space>

@@ -7,7 +7,6 @@
 namespace nngk {
 namespace {
 
-constexpr uint32_t FRESH = 0x80000000u;  // in a list: came in the last round
 constexpr size_t SMALL = 4096;           // up to here every pair is compared
 
 uint64_t word(uint32_t distance, uint32_t entry) { return uint64_t(distance) << 32 | entry; }

@@ -1,6 +1,7 @@
 """Neighbour search: one protocol, several engines."""
 
 from nngk.search.exact import Exact
+from nngk.search.fanng import FANNG
 from nngk.search.protocol import Engine
 
-__all__ = ["Engine", "Exact"]
+__all__ = ["FANNG", "Engine", "Exact"]

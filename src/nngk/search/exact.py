@@ -1,21 +1,28 @@
-"""Exact search: matrix products in tiles with a running top-k."""
+"""Exact search: every distance, at the speed of a matrix product."""
+
+from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from nngk.errors import InputError
-from nngk.kernel_triton import installed
-from nngk.search.cuda import cuda_nearest
+from nngk.search.checks import checked, checked_k, checked_update, without_own
+from nngk.search.native import core, empty_answer, plain, thread_count
 
 # Elements of one tile of the distance matrix: 16M float32 are 64 MiB, small beside any bank and large enough for a
 # matrix product to run at full speed.
 TILE = 1 << 24
 # Extra candidates kept beyond k while distances come from rounded matrix products; they are re-scored afterwards.
 SLACK = 8
+# Bytes that the compiled core may take for its candidate lists; beyond, queries come in parts.
+LISTS = 6 << 30
 
 
 class Exact:
     """Exact nearest neighbours on the CPU or a GPU.
+
+    On the CPU float32 points go through the compiled core (``threads`` of it, torch's number by default); without it,
+    and for float64, through torch.
 
     >>> engine = Exact()
     >>> _ = engine.add(torch.tensor([[0.0], [1.0], [3.0]]))
@@ -25,8 +32,10 @@ class Exact:
     [[1], [0], [1]]
     """
 
-    def __init__(self, x: Tensor | None = None) -> None:
+    def __init__(self, x: Tensor | None = None, *, threads: int | None = None) -> None:
         self.points = torch.empty(0, 0) if x is None else checked(x, "points")
+        self.threads = threads
+        self._packed: tuple[Tensor, Any] | None = None  # points, and the same packed for the core
 
     def __len__(self) -> int:
         return len(self.points)
@@ -38,62 +47,87 @@ class Exact:
         return torch.arange(start, len(self), device=x.device)
 
     def update(self, x: Tensor) -> None:
-        x = checked(x, "points", self.points.shape[1])
-        if len(x) != len(self):
-            raise InputError(f"update expects all {len(self)} points, got {len(x)}; use add for new ones.")
-        self.points = x.clone()
+        self.points = checked_update(x, len(self), self.points.shape[1]).clone()
 
     def search(self, x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        return self._nearest(checked(x, "queries", self.points.shape[1]), k, exclude_own=False)
+        checked_k(k, len(self))
+        x = checked(x, "queries", self.points.shape[1])
+        if self.points.is_cuda:
+            from nngk.search.cuda import cuda_nearest
+
+            return cuda_nearest(self.points, x.to(self.points), k, exclude_own=False)
+        native = self._core()
+        if native is None:
+            return torch_nearest(self.points, x, k, exclude_own=False)
+        return self._native_search(native, x, k)
 
     def all_neighbours(self, k: int) -> tuple[Tensor, Tensor]:
-        return self._nearest(self.points, k, exclude_own=True)
+        checked_k(k, len(self))
+        if self.points.is_cuda:
+            from nngk.search.cuda import cuda_nearest
 
-    def _nearest(self, x: Tensor, k: int, exclude_own: bool) -> tuple[Tensor, Tensor]:
-        if k < 1:
-            raise InputError(f"k must be at least 1, got {k}.")
-        if not len(self):
-            raise InputError("The search engine holds no points yet: call add first.")
-        if x.is_cuda and installed():
-            return cuda_nearest(self.points, x, k, exclude_own)
-        # Distances do not change when everything is shifted; near the origin the rounding of |x|² + |c|² - 2xc is least.
-        shift = self.points.mean(0)
-        rows = max(1, TILE // len(self.points))
-        distances = x.new_full((len(x), k), torch.inf)
-        indices = torch.full((len(x), k), -1, dtype=torch.long, device=x.device)
-        points = self.points - shift
-        norms = points.square().sum(1)
-        found = min(k, len(self) - exclude_own)
-        if not found:
-            return distances, indices
-        for start in range(0, len(x), rows):
-            queries = x[start : start + rows] - shift
-            own = torch.arange(start, start + len(queries), device=x.device) if exclude_own else None
-            d, i = self._tile(queries, points, norms, found, own)
-            distances[start : start + rows, :found] = d
-            indices[start : start + rows, :found] = i
+            return cuda_nearest(self.points, self.points, k, exclude_own=True)
+        native = self._core()
+        if native is None:
+            return torch_nearest(self.points, self.points, k, exclude_own=True)
+        if len(self) * list_bytes(k) > LISTS:
+            return without_own(*self._native_search(native, self.points, k + 1), torch.arange(len(self)))
+        distances, indices = empty_answer(len(self), k)
+        self._index(native).all_neighbours(k, thread_count(self.threads), distances, indices)
         return distances, indices
 
-    @staticmethod
-    def _tile(q: Tensor, points: Tensor, norms: Tensor, k: int, own: Tensor | None) -> tuple[Tensor, Tensor]:
-        scores = torch.addmm(norms, q, points.T, alpha=-2)  # |c|² - 2qc: the query's own norm changes no order
-        if own is not None:
-            scores.scatter_(1, own[:, None], torch.inf)
-        candidates = scores.topk(min(k + SLACK, len(points) - (own is not None)), largest=False, sorted=False).indices
-        # Re-score by differences, which do not cancel; ties go to the lower index.
-        candidates = candidates.sort(1).values
-        exact = torch.stack([(points[c] - row).square().sum(1) for row, c in zip(q, candidates)])
-        d, order = exact.sort(dim=1, stable=True)
-        return d[:, :k], candidates.gather(1, order)[:, :k]
+    def _core(self) -> ModuleType | None:
+        native = core()
+        return native if self.points.dtype != torch.float64 and self.points.shape[1] else None
+
+    def _index(self, native: ModuleType) -> Any:
+        if self._packed is None or self._packed[0] is not self.points:
+            self._packed = (self.points, native.ExactIndex(plain(self.points), thread_count(self.threads)))
+        return self._packed[1]
+
+    def _native_search(self, native: ModuleType, x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        queries = plain(x)
+        distances, indices = empty_answer(len(x), k)
+        rows = max(1, LISTS // list_bytes(k))
+        for start in range(0, len(x), rows):
+            part = slice(start, start + rows)
+            self._index(native).search(queries[part], k, thread_count(self.threads), distances[part], indices[part])
+        return distances.to(x.device), indices.to(x.device)
 
 
-def checked(x: Tensor, what: str, dim: int | None = None) -> Tensor:
-    """Points or queries as a float matrix, or a sentence that says what is wrong with them."""
-    if x.ndim != 2 or (dim is not None and x.shape[1] != dim):
-        raise InputError(f"{what} must have the shape (n, {dim or 'dim'}), got {tuple(x.shape)}.")
-    if not x.is_floating_point():
-        x = x.float()
-    if not torch.isfinite(x).all():
-        row = int((~torch.isfinite(x)).any(1).nonzero()[0])
-        raise InputError(f"{what} contain NaN or infinity, first in row {row}.")
-    return x
+def list_bytes(k: int) -> int:
+    """Bytes of one candidate list of the compiled core."""
+    return 8 * (2 * (k + SLACK) + 64)
+
+
+def torch_nearest(points: Tensor, x: Tensor, k: int, exclude_own: bool) -> tuple[Tensor, Tensor]:
+    """The k nearest points of each query by torch alone; with ``exclude_own`` query i is point i and left out."""
+    # Distances do not change when everything is shifted; near the origin the rounding of |x|² + |c|² - 2xc is least.
+    shift = points.mean(0)
+    rows = max(1, TILE // len(points))
+    distances = x.new_full((len(x), k), torch.inf)
+    indices = torch.full((len(x), k), -1, dtype=torch.long, device=x.device)
+    centred = points - shift
+    norms = centred.square().sum(1)
+    found = min(k, len(points) - exclude_own)
+    if not found:
+        return distances, indices
+    for start in range(0, len(x), rows):
+        queries = x[start : start + rows].to(points) - shift
+        own = torch.arange(start, start + len(queries), device=x.device) if exclude_own else None
+        d, i = _tile(queries, centred, norms, found, own)
+        distances[start : start + rows, :found] = d.to(x)
+        indices[start : start + rows, :found] = i.to(x.device)
+    return distances, indices
+
+
+def _tile(q: Tensor, points: Tensor, norms: Tensor, k: int, own: Tensor | None) -> tuple[Tensor, Tensor]:
+    scores = torch.addmm(norms, q, points.T, alpha=-2)  # |c|² - 2qc: the query's own norm changes no order
+    if own is not None:
+        scores.scatter_(1, own[:, None].to(scores.device), torch.inf)
+    candidates = scores.topk(min(k + SLACK, len(points) - (own is not None)), largest=False, sorted=False).indices
+    # Re-score by differences, which do not cancel; ties go to the lower index.
+    candidates = candidates.sort(1).values
+    exact = torch.stack([(points[c] - row).square().sum(1) for row, c in zip(q, candidates)])
+    d, order = exact.sort(dim=1, stable=True)
+    return d[:, :k], candidates.gather(1, order)[:, :k]
