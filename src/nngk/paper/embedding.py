@@ -21,7 +21,7 @@ from nngk.search import Exact
 
 FOLDER = "embedding"
 SIZE = 512
-QUERIES, FOUND = 8, 8
+QUERIES, FOUND = 8, 7
 TILE, LARGE_TILE = 40, 112
 COMPONENTS = 50  # t-SNE is run on so many principal components, as its authors advise
 
