@@ -12,7 +12,7 @@ from nngk.errors import InputError
 from nngk.metrics import evaluate
 from nngk.model import Model
 from nngk.progress import task as progress_task
-from nngk.training.validation import classification_scores
+from nngk.training.validation import classification_scores, has_pairs
 
 
 def evaluate_model(
@@ -45,6 +45,8 @@ def evaluate_model(
     scores: dict[str, float | int] = {"images": len(table)}
     if task == "classify":
         scores |= classification_scores(model.probabilities(x), labels)
+        if not has_pairs(labels):  # one image a class: nothing to retrieve
+            return scores
     return scores | evaluate(x, labels.to(x.device))
 
 

@@ -75,5 +75,6 @@ def main() -> None:
     except BrokenPipeError:
         sys.exit(0)
     except OSError as error:  # a full disk, a folder that may not be written: the machine's, not a bug
-        click.echo(f"Error: {error}", err=True)
+        what = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
+        click.echo(f"Error: {what}. Check the path, its permissions and the space on the disk.", err=True)
         sys.exit(1)

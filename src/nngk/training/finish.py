@@ -15,6 +15,7 @@ from nngk.sigma import best_sigma, leave_one_out_sigma
 from nngk.training.run import Run
 from nngk.training.validation import (
     classification_scores,
+    has_pairs,
     kernel_log_probabilities,
     leave_one_out_neighbours,
 )
@@ -54,12 +55,14 @@ def finish(run: Run, seconds: float) -> Model:
 
 def classifier_sigma(run: Run) -> float:
     """σ for answers: the one that minimises validation loss; without validation data, leave-one-out loss."""
-    if not len(run.parts.val):
+    unseen = run.settings.task == "metric"
+    if not len(run.parts.val) or (unseen and not has_pairs(run.parts.val.labels)):
         return leave_one_out_sigma(run.bank)
     x = run.embed(run.parts.val)
     labels = run.parts.val.labels.to(x.device)
-    if run.settings.task == "metric":  # unseen classes: each image is answered by the other images of the part
-        return best_sigma(*leave_one_out_neighbours(x, labels, run.bank.n_neighbours or 200))
+    if unseen:  # each image is answered by the other images of the part
+        squared, same = leave_one_out_neighbours(x, labels, run.bank.n_neighbours or 200)
+        return best_sigma(squared, same) if same.any() else leave_one_out_sigma(run.bank)
     return kernel_log_probabilities(run, run.bank.centres, x, labels)[0]
 
 
@@ -89,10 +92,13 @@ def softmax_layer(run: Run) -> dict[str, Tensor] | None:
 
 
 def test_scores(run: Run, model: Model) -> dict[str, float]:
-    """The test part, looked at once: retrieval for both tasks, and accuracy where its classes were trained."""
+    """The test part, looked at once: retrieval for both tasks, and accuracy where its classes were trained.
+
+    Few images may leave one of each class: there is nothing to retrieve then, but the model is as good.
+    """
     x = run.embed(run.parts.test)
     labels = run.parts.test.labels.to(x.device)
-    scores = evaluate(x, labels, seed=run.settings.seed)
+    scores = evaluate(x, labels, seed=run.settings.seed) if has_pairs(labels) else {}
     if run.settings.task == "classify":
         scores = classification_scores(model.probabilities(x).to(x.device), labels) | scores
     return {key: round(float(value), 6) for key, value in scores.items()}

@@ -13,7 +13,7 @@ from nngk.training.run import Run
 
 def validate(run: Run) -> tuple[dict[str, float], list[float]]:
     """Scores of the validation part, and the numbers by which epochs are compared (none without such a part)."""
-    if not len(run.parts.val):
+    if not len(run.parts.val) or (run.settings.task == "metric" and not has_pairs(run.parts.val.labels)):
         return {}, []
     x = run.embed(run.parts.val)
     labels = run.parts.val.labels.to(x.device)
@@ -61,6 +61,11 @@ def classification_scores(probabilities: Tensor, labels: Tensor) -> dict[str, fl
         scores["top5_accuracy"] = top_k_accuracy(probabilities, labels, 5)
     scores["calibration_error"] = expected_calibration_error(probabilities, labels)
     return scores
+
+
+def has_pairs(labels: Tensor) -> bool:
+    """Whether some class has two images, so that one can be looked for with the other."""
+    return bool(len(labels) > len(labels.unique()))
 
 
 def leave_one_out_neighbours(x: Tensor, labels: Tensor, k: int) -> tuple[Tensor, Tensor]:
