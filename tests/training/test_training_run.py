@@ -316,6 +316,21 @@ def test_a_class_with_one_image(data, tmp_path):
         train(alone, settings(), out=tmp_path / "m")
 
 
+@pytest.mark.parametrize("counts", [(2, 2, 2, 2), (3, 3, 3, 3), (2, 2, 9, 9), (4, 4, 2, 2), (5, 5, 5, 1)])
+@pytest.mark.parametrize("task", ["classify", "metric"])
+def test_few_images_are_enough_or_the_first_sentence_says_they_are_not(task, counts, data, tmp_path):
+    """What can be trained on gives a model; nothing fails after the training is done."""
+    rows = np.concatenate([np.flatnonzero(data.labels == c)[:n] for c, n in enumerate(counts)])
+    few = data.select(rows)
+    try:
+        model = train(few, settings(task=task, epochs=1, val_fraction=0.25, test_fraction=0.25), out=tmp_path / "m")
+    except InputError:
+        assert not (tmp_path / "m" / "run" / "log.csv").exists()
+        assert min(counts) == 1 or task == "metric"
+    else:
+        assert len(Model.load(tmp_path / "m").centres) == len(model.centres) >= 2
+
+
 def test_unknown_device(data, tmp_path):
     with pytest.raises(InputError, match="Unknown device"):
         train(data, settings(device="toaster"), out=tmp_path / "m")
