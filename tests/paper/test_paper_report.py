@@ -134,7 +134,7 @@ def test_the_command_line(tmp_path):
     runner = CliRunner()
     listed = runner.invoke(paper_command, ["list", "--results", str(tmp_path)], catch_exceptions=False)
     assert all(experiment.name in listed.output for experiment in EXPERIMENTS)
-    words = "run birds-metric --quick --seeds 1 --preset paper --only dim=64 --quiet".split()
+    words = ["run", "birds-metric", "--quick", "--seeds", "1", "--preset", "paper", "--only", "dim=64", "--quiet"]
     words += ["--results", str(tmp_path / "r"), "--work", str(tmp_path / "w")]
     ran = runner.invoke(paper_command, words, catch_exceptions=False)
     assert ran.output.startswith("1 runs, 0 of them failed")

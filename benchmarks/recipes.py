@@ -1,0 +1,299 @@
+"""Which recipe finds birds of unseen species best? Variants of the settings, judged on validation classes alone.
+
+    python benchmarks/recipes.py --data DIR --weights DIR [--list best|paper|finalists] [--only NAME ...] [--folds 1]
+
+DIR of --data holds CUB-200-2011 or a pack of it for the task 'metric'. Of its 100 training classes, a quarter is held
+out, by another draw for each fold, and validates every epoch; the 100 test classes are never read. All decoded images
+lie on the device, so that a run is the network's time and little else. A line is printed and a row written as soon as
+a variant is done, and the same row is not computed twice.
+"""
+
+import argparse
+import csv
+import json
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from record import append_rows, circumstances
+from torch import Tensor, nn
+
+from nngk.data import Images, ImageTable, Split, split
+from nngk.errors import InputError
+from nngk.metrics import evaluate
+from nngk.paper.presets import metric_settings
+from nngk.paper.sources import Sources
+from nngk.rivals.base import RivalLoss
+from nngk.training.config import Settings
+from nngk.training.loop import _step
+from nngk.training.parts import Part
+from nngk.training.run import Run
+from nngk.training.validation import run_sigma, validate
+
+# Each variant changes the base (our recipe, or the paper's preset for the list 'paper') in what its name says.
+VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
+    "best": {
+        "base": {},
+        # before the embedding
+        "avg pool": {"pool": "avg"},
+        "max pool": {"pool": "max"},
+        "GeM pool": {"pool": "gem"},
+        "no LayerNorm": {"layer_norm": False},
+        "not normalised": {"normalise": False},
+        "dropout 0.2": {"dropout": 0.2},
+        # the kernels
+        "sigma x 1": {"sigma_factor": 1.0},
+        "sigma x 1.3": {"sigma_factor": 1.3},
+        "sigma x 2": {"sigma_factor": 2.0},
+        "sigma x 2.5": {"sigma_factor": 2.5},
+        "sigma by validation": {"sigma": "validation"},
+        "sigma learned": {"sigma": "learned"},
+        "50 neighbours": {"n_neighbours": 50},
+        "100 neighbours": {"n_neighbours": 100},
+        "400 neighbours": {"n_neighbours": 400},
+        "all centres": {"n_neighbours": None},
+        "no guaranteed centre": {"guaranteed": 0},
+        "4 guaranteed centres": {"guaranteed": 4},
+        "weights fixed": {"learn_weights": False},
+        "weights at the network's rate": {"weight_lr_factor": 1.0},
+        "weights at 1000 times": {"weight_lr_factor": 1000.0},
+        # the bank
+        "update every 0.25 epochs": {"update_interval": 0.25},
+        "update every 3 epochs": {"update_interval": 3},
+        "write-back": {"write_back": True},
+        "write-back, all centres": {"write_back": True, "n_neighbours": None},
+        # the images
+        "crops from 0.08": {"crop_scale": 0.08},
+        "crops from 0.3": {"crop_scale": 0.3},
+        "plain random crops": {"crop": "random"},
+        "256 pixels": {"resize": 256, "crop_size": 256},
+        # the batches
+        "random batches": {"per_class": 0},
+        "2 a class": {"per_class": 2},
+        "8 a class": {"per_class": 8},
+        "batch 48": {"batch_size": 48},
+        "batch 192": {"batch_size": 192},
+        # the optimisation
+        "lr 1e-5": {"lr": 1e-5},
+        "lr 2e-5": {"lr": 2e-5},
+        "lr 6e-5": {"lr": 6e-5},
+        "lr 1e-4": {"lr": 1e-4},
+        "embedding x 3": {"embedding_lr_factor": 3.0},
+        "embedding x 30": {"embedding_lr_factor": 30.0},
+        "weight decay 0.01": {"weight_decay": 0.01},
+        "weight decay 0.1": {"weight_decay": 0.1},
+        "12 epochs": {"epochs": 12},
+        "40 epochs": {"epochs": 40},
+        "40 epochs, lr 1e-5": {"epochs": 40, "lr": 1e-5},
+        "constant rate": {"schedule": "constant"},
+        "live BatchNorm": {"freeze_batchnorm": False},
+        # for scale
+        "softmax": {"loss": "softmax"},
+        "softmax, lr 1e-4": {"loss": "softmax", "lr": 1e-4},
+    },
+    # The readings of the text that are open: which of them trains stably from the weights the authors had?
+    "paper": {
+        "literal": {},
+        "embedding at the base rate": {"embedding_lr_factor": 1.0},
+        "update every epoch": {"update_interval": 1},
+        "update every 5 epochs": {"update_interval": 5},
+        "warm-up": {"warmup": 0.1},
+        "no momentum": {"momentum": 0.0},
+        "the rate is of the mean": {"lr": 1e-5, "weight_decay": 2e-4},
+        "a tenth of the rate": {"lr": 2e-5, "weight_decay": 1e-4},
+        "clipped at 1": {"clip": 1.0},
+        "clipped at 10": {"clip": 10.0},
+        "sigma by leave-one-out": {"sigma": "auto", "sigma_factor": 1.0},
+        "sigma x 2 by leave-one-out": {"sigma": "auto", "sigma_factor": 2.0},
+        "sigma 30": {"sigma": 30.0},
+        "sigma 3": {"sigma": 3.0},
+        "weights fixed": {"learn_weights": False},
+        "normalised": {"normalise": True, "sigma": "auto"},
+    },
+    # What goes well alone may not go well together: fill in from the results of 'best', and run with more folds.
+    "finalists": {
+        "base": {},
+        "write-back, 400 neighbours, sigma x 2": {"write_back": True, "n_neighbours": 400, "sigma_factor": 2.0},
+        "batch 128, weight decay 0.05": {"batch_size": 128, "weight_decay": 0.05},
+        "lr 1e-5, embedding x 30, 30 epochs": {"lr": 1e-5, "embedding_lr_factor": 30.0, "epochs": 30},
+        "256 pixels, sigma x 2": {"resize": 256, "crop_size": 256, "sigma_factor": 2.0},
+    },
+}
+
+
+class Resident:
+    """Images that lie decoded on the device; a part of them by their rows."""
+
+    def __init__(self, pixels: Tensor, rows: Tensor) -> None:
+        self.pixels, self.rows = pixels, rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def batch(self, indices: Tensor) -> Tensor:
+        return self.pixels[self.rows[indices.to(self.rows.device)]]
+
+
+class ResidentRun(Run):
+    """A run that reads its images where they are computed on."""
+
+    def __init__(self, parts: Split, settings: Settings, folder: Path, pixels: Tensor, places: dict[Path, int]) -> None:
+        super().__init__(parts, replace(settings, cache="off"), folder)
+        for part, table in ((self.parts.train, parts.train), (self.parts.val, parts.val)):
+            part.source = Resident(pixels, torch.tensor([places[path] for path in table.paths], device=self.device))
+
+    def embed(self, part: Part, network: nn.Module | None = None) -> Tensor:
+        network = self.trainee if network is None else network
+        training = network.training
+        network.eval()
+        with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, enabled=self.amp):
+            rows = [
+                network(self.parts.plain(part.source.batch(indices), None)).float()
+                for indices in torch.arange(len(part)).split(256)
+            ]
+        network.train(training)
+        return torch.cat(rows)
+
+
+def measure(run: ResidentRun) -> dict[str, Any]:
+    """Train as the library does, validating every epoch; the figures of the best epoch and of the last."""
+    s, started = run.settings, time.perf_counter()
+    labels = run.parts.train.labels.to(run.device)
+    generator = torch.Generator()
+    history: list[dict[str, float]] = []
+    for epoch in range(s.epochs):
+        if isinstance(run.objective, RivalLoss):
+            everything = run.embed(run.parts.train) if run.objective.needs_embeddings else None
+            run.objective.start_epoch(epoch, everything, labels)
+        losses = []
+        run.trainee.train()
+        for indices in run.index_batches(epoch):
+            generator.manual_seed(1_000_003 * s.seed + run.at.step)
+            images = run.parts.augment(run.parts.train.source.batch(indices), generator)
+            rows = indices.to(run.device)
+            losses.append(_step(run, images, labels[rows], rows))
+            run.at.step += 1
+        if not torch.stack(losses).isfinite().all():
+            return {"error": f"diverged in epoch {epoch + 1}"}
+        run.refresher.before_step(run.at.step, run.trainee)
+        scores, _ = validate(run)
+        history.append({**scores, "loss": float(torch.stack(losses).mean())})
+    best = max(range(len(history)), key=lambda epoch: history[epoch]["val_map@r"])
+    x = run.embed(run.parts.val)
+    figures = {
+        "best_epoch": best + 1,
+        "recall@1": history[best]["val_recall@1"],
+        "map@r": history[best]["val_map@r"],
+        "last_recall@1": history[-1]["val_recall@1"],
+        "last_map@r": history[-1]["val_map@r"],
+        "last_nmi": evaluate(x, run.parts.val.labels.to(x.device), ks=(1,), nmi_seeds=1)["nmi"],
+        "first_loss": history[0]["loss"],
+        "last_loss": history[-1]["loss"],
+        "sigma": run_sigma(run),
+    }
+    curve = json.dumps([round(100 * row["val_recall@1"], 1) for row in history])
+    seconds = time.perf_counter() - started
+    return {k: round(v, 5) for k, v in figures.items()} | {"seconds": round(seconds, 1), "recall@1_by_epoch": curve}
+
+
+def resident_pixels(table: ImageTable, size: int, device: str) -> Tensor:
+    """All images of a table, uint8 on the device."""
+    images = Images(table, size)
+    pixels = torch.empty((len(table), 3, size, size), dtype=torch.uint8, device=device)
+    for indices in torch.arange(len(table)).split(256):
+        pixels[indices[0] : indices[-1] + 1] = images.batch(indices).to(device)
+    return pixels
+
+
+def done_already(path: Path) -> set[tuple[str, ...]]:
+    """Variant, fold and all settings of the rows that are there."""
+    if not path.exists():
+        return set()
+    with path.open(newline="", encoding="utf-8") as file:
+        return {tuple(row[c] for c in ("variant", "fold", "settings")) for row in csv.DictReader(file)}
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="the folder that holds CUB-200-2011 or a pack of it")
+    parser.add_argument("--weights", required=True, help="the folder of the weights files, or 'imagenet'")
+    parser.add_argument("--list", choices=list(VARIANTS), default="best")
+    parser.add_argument("--only", nargs="+", help="names of variants")
+    parser.add_argument("--network", default="resnet50", help="googlenet, resnet50 or another of 'nngk networks'")
+    parser.add_argument("--dim", type=int, default=512)
+    parser.add_argument("--folds", type=int, default=1, help="draws of validation classes, and seeds")
+    parser.add_argument("--epochs", type=int, help="for all variants: a trial, or a tighter budget")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--out", type=Path, default=Path("results/recipes.csv"))
+    parser.add_argument("--minutes", type=float, help="start no new run after as many")
+    parser.add_argument("--commit", help="the commit, where git is not there to ask")
+    parser.add_argument("--quick", action="store_true", help="generated pictures and a tiny network: a trial")
+    return parser.parse_args()
+
+
+def variants(options: argparse.Namespace, sources: Sources) -> dict[str, Settings]:
+    """The settings of every variant that was asked for."""
+    preset = "paper" if options.list == "paper" else "best"
+    network, weights = sources.network(options.network)
+    base = replace(metric_settings(preset, options.dim, options.network), network=network, weights=weights)
+    if options.quick:
+        small: dict[str, Any] = {"dim": 4, "epochs": 2, "batch_size": 8, "n_neighbours": 10, "lr": 1e-3}
+        base = replace(base, **small, per_class=4 if base.per_class else 0, resize=16, crop_size=16)
+    chosen = VARIANTS[options.list]
+    unknown = [name for name in options.only or () if name not in chosen]
+    if unknown:
+        raise SystemExit(f"There is no variant '{unknown[0]}' in the list '{options.list}': {', '.join(chosen)}.")
+    own = {"epochs": options.epochs} if options.epochs else {}
+    return {
+        name: replace(base, **changes, **own, device=options.device, patience=0, val_fraction=0.25)
+        for name, changes in chosen.items()
+        if not options.only or name in options.only
+    }
+
+
+def main() -> None:
+    options = arguments()
+    started = time.monotonic()
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    with tempfile.TemporaryDirectory() as home:
+        sources = Sources(options.data, options.weights, Path(home), options.quick)
+        table = sources.table("cub200", "metric").where("train").compact()  # the test classes stay where they are
+        pixels = resident_pixels(table, 16 if options.quick else 256, options.device)
+        places = {path: row for row, path in enumerate(table.paths)}
+        facts, before = circumstances(options.device, options.commit), done_already(options.out)
+        print(f"{len(table)} images of {len(table.class_names)} classes on {facts['device']}", flush=True)
+        for fold in range(options.folds):
+            for name, settings in variants(options, sources).items():
+                settings = replace(settings, seed=fold)
+                shown = settings.to_dict() | {"weights": Path(settings.weights).name}
+                text = json.dumps({k: v for k, v in shown.items() if k not in ("device", "threads", "cache")})
+                if (name, str(fold), text) in before:
+                    continue
+                if options.minutes and time.monotonic() - started > 60 * options.minutes:
+                    raise SystemExit("Out of time; the rest is left for the next call.")
+                parts = split(table, "metric", settings.val_fraction, 0.0, fold)
+                try:
+                    figures = measure(ResidentRun(parts, settings, Path(home), pixels, places))
+                except InputError as error:  # one variant that cannot be must not end the others
+                    figures = {"error": str(error)}
+                row = {"list": options.list, "variant": name, "network": settings.network, "dim": settings.dim}
+                append_rows(options.out, [row | {"fold": fold} | figures | facts | {"settings": text}])
+                print(line(name, fold, figures), flush=True)
+
+
+def line(name: str, fold: int, figures: dict[str, Any]) -> str:
+    """What a person watching wants to know of a variant."""
+    if "error" in figures:
+        return f"{name:38} fold {fold}  {figures['error']}"
+    return (
+        f"{name:38} fold {fold}  R@1 {100 * figures['recall@1']:.2f}  MAP@R {100 * figures['map@r']:.2f} at epoch "
+        f"{figures['best_epoch']:>2}  end {100 * figures['last_recall@1']:.2f}  NMI {100 * figures['last_nmi']:.2f}  "
+        f"sigma {figures['sigma']:.3g}  {figures['seconds']:.0f} s"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""The search for a recipe, as a process: it validates on held-out training classes and never meets a test class."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nngk
+
+HOME = Path(nngk.__file__).parents[2]
+
+
+def search(out: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(HOME / "src"), "OMP_NUM_THREADS": "1"}
+    command = [
+        sys.executable,
+        str(HOME / "benchmarks" / "recipes.py"),
+        "--data",
+        str(out.parent),
+        "--weights",
+        "imagenet",
+    ]
+    command += ["--quick", "--device", "cpu", "--out", str(out), "--commit", "abc", *words]
+    return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+
+def test_variants_are_run_once_and_written_down(tmp_path):
+    out = tmp_path / "recipes.csv"
+    first = search(out, "--only", "base", "256 pixels", "softmax", "write-back, all centres")
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.startswith("40 images of 4 classes")  # half of the eight classes: the others are for testing
+    with out.open() as file:
+        rows = {row["variant"]: row for row in csv.DictReader(file)}
+    assert len(rows) == 4
+    assert json.loads(rows["write-back, all centres"]["settings"])["write_back"] is True
+    assert len(json.loads(rows["base"]["recall@1_by_epoch"])) == 2
+    assert 0 <= float(rows["softmax"]["map@r"]) <= 1
+    assert "does not fit" in rows["256 pixels"]["error"]  # of pictures of 16: said, and the others went on
+    again = search(out, "--only", "base", "no such variant")
+    assert again.returncode != 0 and "no such variant" in again.stderr
+    again = search(out, "--only", "base")
+    assert again.stdout.count("\n") == 1 and again.returncode == 0
