@@ -8,9 +8,11 @@
 namespace nngk {
 namespace {
 
+// Longer lists serve all_neighbours; what lies beyond is nearly always occluded.
+constexpr size_t CANDIDATES = 64;
+
 uint64_t word(uint32_t distance, uint32_t v) { return uint64_t(distance) << 32 | v; }
 
-// Calls work(space) with what a walk measures distances in; the thread's own copy.
 struct Walk {
     uint32_t start, target, end;
     bool arrived;
@@ -52,7 +54,7 @@ void Fanng::make_graph(int threads) {
             Ids kept;
             for (size_t v = begin; v < end; ++v) {
                 const uint32_t* list = &lists_[v * width];
-                const size_t count = size_t(std::find(list, list + std::min<size_t>(width, settings_.neighbours), NONE) - list);
+                const size_t count = size_t(std::find(list, list + std::min<size_t>({width, settings_.neighbours, CANDIDATES}), NONE) - list);
                 candidates.clear();
                 space.ask_point(v);
                 measure_all(space, list, count, [&](uint32_t d, uint32_t w) { candidates.push_back(word(d, w)); });

@@ -204,7 +204,6 @@ void Fanng::renumber(const Ids& kept) {
     }
     if (!m) tree_.clear();
     dead_.clear(), dead_count_ = 0;
-    mapping_.reset();
 }
 
 // The points moved a little: the old neighbour lists, measured anew and refined once, are where the search for the new

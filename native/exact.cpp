@@ -16,8 +16,6 @@ constexpr size_t BLOCK_BYTES = 700 << 10;
 // Fewer queries than this do not fill tiles: scanning the rows costs less than packing.
 constexpr size_t FEW = 6;
 
-using Scored = std::pair<float, uint32_t>;
-
 void write(std::vector<Scored>& found, size_t k, float* d, int64_t* id) {
     std::sort(found.begin(), found.end());
     for (size_t j = 0; j < k; ++j) {
@@ -88,10 +86,13 @@ void ExactIndex::all_neighbours(size_t k, int threads, float* distances, int64_t
         };
         join(side(i), side(j), i == j, false);
     });
-    parallel(n, 64, threads, [&](size_t begin, size_t end, int) {
-        for (size_t i = begin; i < end; ++i) {
+    // In the tree's order duplicates follow each other, and share one scan where they need it.
+    parallel(n, 256, threads, [&](size_t begin, size_t end, int) {
+        Scan scan;
+        for (size_t p = begin; p < end; ++p) {
+            const size_t i = order_[p];
             lists.finish(i);
-            rescore(rows_.row(i), lists, i, k, int64_t(i), distances + i * k, indices + i * k);
+            rescore(rows_.row(i), lists, i, k, int64_t(i), scan, distances + i * k, indices + i * k);
         }
     });
 }
@@ -104,9 +105,10 @@ void ExactIndex::search(const float* x, size_t count, size_t k, int threads, flo
     Lists lists(count, std::min(k + SLACK, rows_.size()));
     product(packed, lists, threads);
     parallel(count, 16, threads, [&](size_t begin, size_t end, int) {
+        Scan scan;
         for (size_t i = begin; i < end; ++i) {
             lists.finish(i);
-            rescore(queries.row(i), lists, i, k, -1, distances + i * k, indices + i * k);
+            rescore(queries.row(i), lists, i, k, -1, scan, distances + i * k, indices + i * k);
         }
     });
 }
@@ -155,7 +157,21 @@ void ExactIndex::scan(const Rows& queries, size_t k, int threads, float* distanc
     }
 }
 
-void ExactIndex::rescore(const float* query, const Lists& lists, size_t i, size_t k, int64_t own, float* d,
+// The k best of all points, by differences alone.
+const std::vector<Scored>& ExactIndex::look_at_all(const float* query, size_t k, Scan& scan) const {
+    const size_t bytes = rows_.padded() * sizeof(float);
+    if (scan.query.size() == rows_.padded() && !std::memcmp(scan.query.data(), query, bytes)) return scan.best;
+    scan.query.assign(query, query + rows_.padded());
+    scan.best.clear();
+    auto take = [&](float distance, uint32_t point) { scan.best.emplace_back(distance, point); };
+    distances_to(rows_, query, rows_.size(), [](size_t j) { return uint32_t(j); }, take);
+    k = std::min(k, scan.best.size());
+    std::partial_sort(scan.best.begin(), scan.best.begin() + long(k), scan.best.end());
+    scan.best.resize(k);
+    return scan.best;
+}
+
+void ExactIndex::rescore(const float* query, const Lists& lists, size_t i, size_t k, int64_t own, Scan& scan, float* d,
                          int64_t* id) const {
     thread_local std::vector<Scored> found;
     found.clear();
@@ -165,21 +181,17 @@ void ExactIndex::rescore(const float* query, const Lists& lists, size_t i, size_
         if (int64_t(point) != own) found.emplace_back(distance, point);
     };
     distances_to(rows_, query, n, [&](size_t j) { return key_id(keys[j]); }, take);
-    const bool dropped = n == lists.keep() && n + (own >= 0) < rows_.size();
-    if (dropped && n > k) {
-        // Whoever was dropped scored at least the last key. If rounding could have hidden a point nearer than the k-th
-        // (and the ties at the end are not plain duplicates, which order by index), look at every point.
-        std::vector<Scored> sorted(found);
-        std::sort(sorted.begin(), sorted.end());
+    if (n == lists.keep() && n + (own >= 0) < rows_.size()) {
+        // Whoever was dropped scored at least the last key. If rounding could have hidden a point as near as the k-th,
+        // every point is looked at.
+        std::nth_element(found.begin(), found.begin() + long(k) - 1, found.end());
         float norm = 0;
         for (size_t j = 0; j < rows_.dim(); ++j) norm += (query[j] - origin_[j]) * (query[j] - origin_[j]);
-        const float last = key_score(keys[n - 1]), kth = sorted[k - 1].first;
-        const float rounding = 1.2e-7f * (4 + std::sqrt(float(rows_.dim()))) * (norm + last);
-        if (last - rounding <= kth && sorted.back().first > kth) {
+        const float last = key_score(keys[n - 1]), kth = found[k - 1].first;
+        const float rounding = 1.2e-7f * (4 + std::sqrt(float(rows_.dim()))) * (norm + std::fabs(last));
+        if (last - rounding <= kth) {
             found.clear();
-            distances_to(rows_, query, rows_.size(), [](size_t j) { return uint32_t(j); }, take);
-            std::nth_element(found.begin(), found.begin() + long(k) - 1, found.end());
-            found.resize(k);
+            for (const auto& [distance, point] : look_at_all(query, k + 1, scan)) take(distance, point);
         }
     }
     write(found, k, d, id);

@@ -20,6 +20,8 @@ private:
     Array<float> copy_;  // only where the width has to be padded
 };
 
+using Scored = std::pair<float, uint32_t>;  // distance, point
+
 class ExactIndex {
 public:
     // The matrix must outlive the index.
@@ -33,7 +35,13 @@ public:
 private:
     void product(const Packed& queries, Lists& lists, int threads) const;
     void scan(const Rows& queries, size_t k, int threads, float* distances, int64_t* indices) const;
-    void rescore(const float* query, const Lists& lists, size_t i, size_t k, int64_t own, float* d, int64_t* id) const;
+    // The last query that every point was compared with, and what came of it.
+    struct Scan {
+        std::vector<float> query;
+        std::vector<Scored> best;
+    };
+    const std::vector<Scored>& look_at_all(const float* query, size_t k, Scan& scan) const;
+    void rescore(const float* query, const Lists& lists, size_t i, size_t k, int64_t own, Scan& scan, float* d, int64_t* id) const;
     size_t block_panels() const;
 
     Rows rows_;

@@ -40,7 +40,6 @@ void Fanng::build(const float* x, size_t n, int threads) {
 
 void Fanng::build_unlocked(const float* x, size_t n, int threads) {
     const size_t dim = points_.dim(), padded = points_.padded();
-    mapping_.reset();
     points_ = Points(dim, settings_.storage);
     points_.resize(n);
     dead_.clear(), dead_count_ = 0, walks_ = 0, walk_success_ = 0, lists_stale_ = false;

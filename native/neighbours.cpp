@@ -100,9 +100,9 @@ bool Fanng::codes_agree() const {
         space.ask_point(v);
         words.clear();
         for (size_t j = 0; j < count; ++j)
-            measure_all(space, list + j, 1, [&](uint32_t d, uint32_t) { words.push_back(word(d, uint32_t(j))); });
-        std::sort(words.begin(), words.end());
-        for (size_t j = 0; j < count / 2; ++j) agree += uint32_t(words[j]) < count / 2;
+            measure_all(space, list + j, 1, [&](uint32_t d, uint32_t) { words.push_back(word(d, uint32_t(count - 1 - j))); });
+        std::sort(words.begin(), words.end());  // ties count against the codes: they cannot tell those apart
+        for (size_t j = 0; j < count / 2; ++j) agree += count - 1 - uint32_t(words[j]) < count / 2;
         total += count / 2;
     }
     return total == 0 || double(agree) >= 0.85 * double(total);

@@ -21,15 +21,15 @@ public:
     T& operator[](size_t i) { return data()[i]; }
     const T& operator[](size_t i) const { return data()[i]; }
     void resize(size_t n) { take(), own_.resize(n); }
-    void assign(size_t n, T value) { take(), own_.assign(n, value); }
+    void assign(size_t n, T value) { forget(), own_.assign(n, value); }
     void view(T* at, size_t n) { own_ = {}, view_ = at, viewed_ = n; }
-    void swap(Array<T>& other) { take(), own_.swap(other); }
+    void swap(Array<T>& other) { forget(), own_.swap(other); }
 
 private:
+    void forget() { view_ = nullptr, viewed_ = 0; }
     void take() {
-        if (!view_) return;
-        own_.assign(view_, view_ + viewed_);
-        view_ = nullptr, viewed_ = 0;
+        if (view_) own_.assign(view_, view_ + viewed_);
+        forget();
     }
     Array<T> own_;
     T* view_ = nullptr;

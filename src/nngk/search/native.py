@@ -1,5 +1,6 @@
 """The compiled core, where there is one."""
 
+import importlib
 import os
 from types import ModuleType
 
@@ -8,11 +9,15 @@ from torch import Tensor
 
 from nngk.errors import InputError
 
-_native: ModuleType | None
-try:
-    from nngk.search import _native
-except ImportError:  # installed without a compiler
-    _native = None
+
+def _load() -> ModuleType | None:
+    try:
+        return importlib.import_module("nngk.search._native")
+    except ImportError:  # installed without a compiler
+        return None
+
+
+_native = _load()
 
 
 def core() -> ModuleType | None:

@@ -1,0 +1,92 @@
+"""Which engine for which size: a cost model with measured constants."""
+
+from typing import NamedTuple
+
+import torch
+
+from nngk.errors import InputError
+from nngk.search.exact import Exact
+from nngk.search.fanng import FANNG
+from nngk.search.native import core
+from nngk.search.protocol import Engine
+
+ENGINES = ("auto", "exact", "fanng", "faiss-flat", "faiss-hnsw", "faiss-ivf", "hnswlib", "pynndescent")
+# Seconds of one core, measured with `nngk bench search` on a 2.6 GHz processor with AVX-512. Only their ratio decides,
+# and it changes little from machine to machine: both engines live on the same multiply-adds and the same memory.
+EXACT_PAIR = 1.15e-11  # a multiply-add of all-pairs exact search, selection included (each product serves two points)
+EXACT_TORCH = 4.0  # how much slower exact search is without the compiled core
+FANNG_POINT = 6.0e-5  # lists, graph and walks of a point
+FANNG_VALUE = 2.4e-7  # the same, for each of its dimensions
+FANNG_NEIGHBOUR = 5.0e-7  # refinement and output of one entry of a list
+FANNG_RECALL = 0.98
+# Bytes that exact search on a GPU may need before the graph takes over.
+GPU_POINTS = 20_000_000
+
+
+class Choice(NamedTuple):
+    """An engine's name, why, and the recall to expect of its lists."""
+
+    name: str
+    reason: str
+    recall: float
+
+
+def choose(n: int, dim: int, k: int, device: str | torch.device = "cpu") -> Choice:
+    """The engine that finds the k nearest neighbours of all n points first.
+
+    >>> choose(5_000, 512, 100).name
+    'exact'
+    """
+    for name, value in (("n", n), ("dim", dim), ("k", k)):
+        if value < 1:
+            raise InputError(f"{name} must be at least 1, got {value}.")
+    if torch.device(device).type == "cuda" and n <= GPU_POINTS:
+        return Choice("exact", f"exact: a GPU compares {n:,} points exhaustively", 1.0)
+    exact = EXACT_PAIR * n * n * dim * (1 if core() else EXACT_TORCH)
+    if core() is None:
+        return Choice("exact", f"exact, about {exact:.3g} s of one core: FANNG's compiled core is missing", 1.0)
+    graph = n * (FANNG_POINT + FANNG_VALUE * dim + FANNG_NEIGHBOUR * k)
+    if exact <= graph:
+        return Choice("exact", f"exact, about {exact:.3g} s of one core against {graph:.3g} s for FANNG", 1.0)
+    reason = f"FANNG, about {graph:.3g} s of one core against {exact:.3g} s for exact search"
+    return Choice("fanng", reason, FANNG_RECALL)
+
+
+def create_engine(
+    name: str = "auto",
+    *,
+    dim: int,
+    n: int | None = None,
+    k: int = 100,
+    device: str | torch.device = "cpu",
+    threads: int | None = None,
+    seed: int = 0,
+    recall: float = FANNG_RECALL,
+) -> Engine:
+    """An empty engine by name. 'auto' needs ``n``, the number of points to come; ``k`` is how many neighbours of each.
+
+    >>> len(create_engine("exact", dim=8))
+    0
+    """
+    if name not in ENGINES:
+        raise InputError(f"There is no search engine {name!r}; take one of {', '.join(ENGINES)}.")
+    if name == "auto":
+        if n is None:
+            raise InputError("search='auto' chooses by the number of points: give n.")
+        name = choose(n, dim, k, device).name
+    if name == "exact":
+        return Exact(threads=threads)
+    if name == "fanng":
+        # Lists as long as the neighbours that will be asked for: then all_neighbours only reads them.
+        return FANNG(dim, neighbours=max(48, k), seed=seed, recall=recall, threads=threads)
+    if name.startswith("faiss"):
+        from nngk.search.faiss_engine import Faiss
+
+        return Faiss(dim, name.removeprefix("faiss-"), threads=threads)
+    if name == "hnswlib":
+        from nngk.search.hnswlib_engine import Hnswlib
+
+        return Hnswlib(dim, seed=seed, threads=threads)
+    from nngk.search.pynndescent_engine import PyNNDescent
+
+    return PyNNDescent(dim, seed=seed, threads=threads)
