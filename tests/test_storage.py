@@ -203,6 +203,15 @@ def test_wrong_records(folder, what):
         Model.load(folder)
 
 
+def test_a_device_that_is_not_there_is_no_damage(folder):
+    with pytest.raises(InputError, match="Unknown device 'toaster'"):
+        Model.load(folder, "toaster")
+    if not torch.cuda.is_available():
+        with pytest.raises(InputError, match="sees no CUDA GPU"):
+            Model.load(folder, "cuda")
+    assert Model.load(folder, "auto").device.type in ("cpu", "cuda")
+
+
 def test_a_copy_is_a_model(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "copy")
     same(Model.load(tmp_path / "copy"), Model.load(folder))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import nngk
+from nngk.device import pick_device
 from nngk.errors import InputError
 from nngk.files import read_json, read_tensors, write_json, write_tensors
 from nngk.model import Model
@@ -66,6 +67,7 @@ def load_model(folder: Path, device: str | torch.device = "cpu") -> Model:
         raise InputError(
             f"{folder / 'model.json'} has the format {record.get('format')!r}; this version of nngk reads {FORMAT}."
         )
+    device = pick_device(device)  # before anything is read: a wrong device is no damage
     try:
         tensors = {kind: read_tensors(folder / f["file"], f["sha256"]) for kind, f in record["files"].items()}
         network = EmbeddingNetwork.from_config(record["network"])

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from nngk.bank import CentreBank
 from nngk.data import Split, class_balanced_batches, random_batches
+from nngk.device import pick_device as pick_device
 from nngk.embedding import embed
 from nngk.errors import InputError
 from nngk.loss import GaussianKernelLoss
@@ -175,19 +176,6 @@ def fingerprint(split: Split) -> str:
     """A hash of the images' names and labels; their folder may move."""
     rows = (f"{path.name}\t{label}\n" for part in split for path, label in zip(part.paths, part.labels.tolist()))
     return hashlib.sha256("\n".join(rows).encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def pick_device(name: str) -> torch.device:
-    """The device of a name; 'auto' is a GPU where there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise InputError(f"Unknown device {name!r}; use 'auto', 'cpu' or 'cuda'.") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise InputError("The device 'cuda' was asked for, but PyTorch sees no CUDA GPU; use --device cpu.")
-    return device
 
 
 def as_numbers(scores: dict[str, Any]) -> dict[str, float]:

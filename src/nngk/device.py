@@ -1,0 +1,22 @@
+"""Which device to work on."""
+
+import torch
+
+from nngk.errors import InputError
+
+
+def pick_device(name: str | torch.device) -> torch.device:
+    """The device of a name; 'auto' is a GPU where there is one.
+
+    >>> pick_device("cpu")
+    device(type='cpu')
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise InputError(f"Unknown device {str(name)!r}; use 'auto', 'cpu' or 'cuda'.") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError("The device 'cuda' was asked for, but PyTorch sees no CUDA GPU; use --device cpu.")
+    return device
