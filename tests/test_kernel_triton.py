@@ -92,7 +92,7 @@ def test_neighbour_loss_and_gradients(case, index):
     if case.get("sigma", 1) < 1e-20:  # the loss itself leaves float32: finite, and the direction is right
         assert torch.isfinite(loss).all()
         loss.backward(outer)
-        assert not any(t.grad.isnan().any() for t in (given[0], given[2]))
+        assert not any(t.grad.isnan().any() for t in (given[0], given[2], given[3]))
         return
     loss.backward(outer)
     truth.backward(outer.double())
@@ -146,6 +146,15 @@ def test_nan_gradient_is_not_hidden():
     loss, _ = fused_neighbour_loss(*given, *ids)
     loss.backward(torch.tensor([1.0, torch.nan, 1.0, 1.0]))
     assert given[2].grad.isnan().any()
+
+
+@interpreted
+def test_a_long_list_in_two_programs_gives_the_same():
+    from nngk import kernel_triton_lists as lists
+
+    given = problem(k=20)
+    one, two = lists.forward(*given), lists.forward(*given, one_program=8)
+    assert all(torch.equal(a, b) for a, b in zip(one, two))
 
 
 @interpreted

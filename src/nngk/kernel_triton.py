@@ -4,6 +4,7 @@ Triton is imported when a fused loss is first computed, and only then: :func:`us
 Elsewhere the functions here give the eager answer, so that they may be called with any tensors.
 """
 
+import contextlib
 import functools
 import importlib.util
 import os
@@ -220,4 +221,9 @@ class _FusedAllCentresLoss(torch.autograd.Function):
 
 def device_of(x: Tensor) -> Any:
     """Kernels are launched on the current device; make it the one that holds ``x``."""
+    if not x.is_cuda or x.get_device() == torch.cuda.current_device():
+        return _NOTHING
     return torch.cuda.device_of(x)
+
+
+_NOTHING: Any = contextlib.nullcontext()

@@ -15,7 +15,7 @@ from torch import Tensor
 # Elements of p - q held at a time in the backward pass: 64 MiB of float32.
 TILE = 1 << 24
 # Rows and columns of a program's tile, depth of one step of the product, warps, stages: (float32, half precision).
-BLOCKS = {True: (64, 64, 32, 4, 3), False: (64, 128, 64, 4, 3)}
+BLOCKS = {True: (128, 64, 32, 4, 3), False: (64, 128, 64, 4, 3)}
 
 
 @triton.jit
@@ -169,6 +169,12 @@ def _differences(
     tl.store(by_sigma + tl.program_id(0), tl.sum(tl.where(present, weight * s, 0.0)) * -2 / width / width / width)
 
 
+def blocks_for(x: Tensor) -> tuple[int, int, int, int, int]:
+    """The blocks of a batch's type; a small batch takes no more rows than it has."""
+    rows, *others = BLOCKS[x.dtype == torch.float32]
+    return (min(rows, max(16, triton.next_power_of_2(len(x)))), *others)
+
+
 def norms_around(centres: Tensor, mean: Tensor) -> Tensor:
     """|c_j - μ|² (m,) without a shifted copy of the centres."""
     m, dim = centres.shape
@@ -193,7 +199,7 @@ def log_sums(
 ) -> Tensor:
     """Log-sum-exps (2, B) over all centres and over the same-class ones. ``x`` is (x - μ)."""
     (n, dim), m = x.shape, len(centres)
-    block_b, block_m, block_d, warps, stages = BLOCKS[x.dtype == torch.float32]
+    block_b, block_m, block_d, warps, stages = blocks_for(x)
     rows = triton.cdiv(n, block_b)
     # Enough spans of centres to fill the device (four programs on each of 132 multiprocessors) with a small batch.
     splits = max(1, min(triton.cdiv(programs, rows), triton.cdiv(m, block_m)))
@@ -243,7 +249,7 @@ def differences(
 ) -> tuple[Tensor, Tensor]:
     """(p - q) times the gradient of each loss for some centres, (B, columns), and the sum of ∂σ over them."""
     (n, dim), m = x.shape, len(centres)
-    block_b, block_m, block_d, warps, stages = BLOCKS[x.dtype == torch.float32]
+    block_b, block_m, block_d, warps, stages = blocks_for(x)
     programs = triton.cdiv(n, block_b) * triton.cdiv(columns, block_m)
     out = torch.empty(n, columns, dtype=x.dtype, device=x.device)
     by_sigma = torch.empty(programs, dtype=torch.float32, device=x.device)

@@ -1,9 +1,9 @@
 # mypy: disallow-untyped-defs=False
 """Triton kernels of the neighbour-list loss, and how they are launched.
 
-Forward: the squared distance of every gathered row (the one pass that reads centres), then one small program an
-example for both softmaxes. Backward: one more pass over the gathered rows for ∂x, with ∂θ added up beside it. Nothing
-larger than (batch, neighbours) is written.
+Forward: one program an example takes the squared distance of every gathered row (the one pass that reads centres) and
+then both softmaxes. Backward: one more pass over the gathered rows for ∂x, with ∂θ added up beside it. Nothing larger
+than (batch, neighbours) is written. Sizes are constants of the kernels: a run has one of each.
 """
 
 from typing import NamedTuple
@@ -13,38 +13,52 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from nngk.kernel_triton_launch import launch
+
 
 class Tiles(NamedTuple):
     """Gathered elements a program holds at once, and its warps; a row is cut into pieces of at most ``width``."""
 
-    elements: int = 8192
+    elements: int = 4096
     width: int = 512
     warps: int = 4
 
 
-# A program's loads are all in flight together: 32 KiB each, four or more programs a multiprocessor, which is several
+# A program's loads are all in flight together: 16 or 32 KiB each, some programs a multiprocessor, which is several
 # times what keeps the memory of an H200 busy.
-FORWARD = Tiles()
-BACKWARD = Tiles(4096, 256, 4)
-# The softmax program holds a whole list in registers.
-LONGEST_LIST = 16384
+FORWARD = Tiles(8192, 512, 8)
+BACKWARD = Tiles()
+BACKWARD_HALF = Tiles(8192, 256, 4)  # of a bank in half precision
+# One program an example takes the softmaxes too, up to this length of its list; longer ones leave them to a second.
+ONE_PROGRAM = 2048
 
 
 @triton.jit
-def _squared_distances(
-    x, centres, neighbours, own, out, K, D, x_row, c_row, BLOCK_K: tl.constexpr, BLOCK_D: tl.constexpr
+def _row_distances(
+    x,
+    centres,
+    neighbours,
+    own,
+    out,
+    b,
+    begin,
+    K: tl.constexpr,
+    D: tl.constexpr,
+    X_ROW: tl.constexpr,
+    C_ROW: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_D: tl.constexpr,
 ):
-    blocks = tl.cdiv(K, BLOCK_K)
-    b = (tl.program_id(0) // blocks).to(tl.int64)
-    k = (tl.program_id(0) % blocks) * BLOCK_K + tl.arange(0, BLOCK_K)
+    """|x_b - c|² of some neighbours of one example."""
+    k = begin + tl.arange(0, BLOCK_K)
     index = tl.load(neighbours + b * K + k, mask=k < K, other=-1).to(tl.int64)
     present = (index >= 0) & (index != tl.load(own + b).to(tl.int64))
-    rows = centres + index * c_row
+    rows = centres + index * C_ROW
     total = tl.zeros([BLOCK_K], dtype=tl.float32)
     for start in range(0, D, BLOCK_D):
         d = start + tl.arange(0, BLOCK_D)
         c = tl.load(rows[:, None] + d[None, :], mask=present[:, None] & (d < D)[None, :], other=0.0)
-        q = tl.load(x + b * x_row + d, mask=d < D, other=0.0)
+        q = tl.load(x + b * X_ROW + d, mask=d < D, other=0.0)
         # Differences first: |x|² + |c|² - 2xc would cancel where it matters most, close to a centre.
         difference = c.to(tl.float32) - q.to(tl.float32)[None, :]
         total += tl.sum(difference * difference, axis=1)
@@ -52,12 +66,22 @@ def _squared_distances(
 
 
 @triton.jit
-def _softmaxes(
-    squared, neighbours, theta, sigma, labels, centre_labels, loss, learns, by_sigma, K, BLOCK: tl.constexpr
+def _row_softmaxes(
+    squared,
+    neighbours,
+    theta,
+    sigma,
+    labels,
+    centre_labels,
+    loss,
+    learns,
+    by_sigma,
+    b,
+    K: tl.constexpr,
+    LIST: tl.constexpr,
 ):
     """Loss, p - q (written over the distances) and the σ-derivative of one example."""
-    b = tl.program_id(0).to(tl.int64)
-    k = tl.arange(0, BLOCK)
+    k = tl.arange(0, LIST)
     d2 = tl.load(squared + b * K + k, mask=k < K, other=float("inf"))
     present = d2 < float("inf")
     index = tl.load(neighbours + b * K + k, mask=present, other=0).to(tl.int64)
@@ -88,12 +112,84 @@ def _softmaxes(
     tl.store(loss + b, tl.where(teaches, each, 0.0))
     tl.store(learns + b, teaches.to(tl.int8))
     # Σ (p - q) d² = Σ (p - q) (d² - nearest), as p and q both sum to one; zeros of underflow stay zeros.
-    tl.store(by_sigma + b, tl.sum(weight * beyond, axis=0) / width / width / width)
+    slope = tl.sum(weight * beyond, axis=0) / width / width / width
+    # What leaves float32 stops at a number whose sum with others is still one, not inf - inf.
+    tl.store(by_sigma + b, tl.minimum(tl.maximum(slope, -1e30), 1e30))
 
 
 @triton.jit
-def _zero_and_scale(sums, grad, scale, M, B, BLOCK: tl.constexpr):
-    """Zero the integer sums; the first program also chooses their unit from the largest gradient."""
+def _forward(
+    x,
+    centres,
+    neighbours,
+    own,
+    theta,
+    sigma,
+    labels,
+    centre_labels,
+    loss,
+    learns,
+    by_sigma,
+    weights,
+    K: tl.constexpr,
+    D: tl.constexpr,
+    X_ROW: tl.constexpr,
+    C_ROW: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    LIST: tl.constexpr,
+):
+    b = tl.program_id(0).to(tl.int64)
+    for begin in range(0, K, BLOCK_K):
+        _row_distances(x, centres, neighbours, own, weights, b, begin, K, D, X_ROW, C_ROW, BLOCK_K, BLOCK_D)
+    tl.debug_barrier()  # every distance is written before any is read
+    _row_softmaxes(weights, neighbours, theta, sigma, labels, centre_labels, loss, learns, by_sigma, b, K, LIST)
+
+
+@triton.jit
+def _squared_distances(
+    x,
+    centres,
+    neighbours,
+    own,
+    out,
+    K: tl.constexpr,
+    D: tl.constexpr,
+    X_ROW: tl.constexpr,
+    C_ROW: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    blocks: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
+    b = (tl.program_id(0) // blocks).to(tl.int64)
+    begin = (tl.program_id(0) % blocks) * BLOCK_K
+    _row_distances(x, centres, neighbours, own, out, b, begin, K, D, X_ROW, C_ROW, BLOCK_K, BLOCK_D)
+
+
+@triton.jit
+def _softmaxes(
+    squared,
+    neighbours,
+    theta,
+    sigma,
+    labels,
+    centre_labels,
+    loss,
+    learns,
+    by_sigma,
+    K: tl.constexpr,
+    LIST: tl.constexpr,
+):
+    b = tl.program_id(0).to(tl.int64)
+    _row_softmaxes(squared, neighbours, theta, sigma, labels, centre_labels, loss, learns, by_sigma, b, K, LIST)
+
+
+@triton.jit(do_not_specialize=["M", "B"])
+def _zero_and_scale(sums, grad, M, B, BLOCK: tl.constexpr):
+    """Zero the integer sums; the first program also chooses their unit from the largest gradient.
+
+    The bits of 1 / unit and of the unit lie behind the M sums, so that all of it is one piece of memory.
+    """
     pid = tl.program_id(0)
     j = pid.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     tl.store(sums + j, tl.zeros([BLOCK], dtype=tl.int64), mask=j < M)
@@ -110,11 +206,11 @@ def _zero_and_scale(sums, grad, scale, M, B, BLOCK: tl.constexpr):
         # A row's |p - q| sum to at most 2, so no column sum exceeds 2 B top: 2^61 is out of reach of none of them.
         unit = (2.0 * B) * top / 2305843009213693952.0
         bad = tl.sum(poison, axis=0).to(tl.float64)
-        tl.store(scale, 1.0 / unit)
-        tl.store(scale + 1, unit + bad)
+        tl.store(sums + M, (1.0 / unit).to(tl.int64, bitcast=True))
+        tl.store(sums + M + 1, (unit + bad).to(tl.int64, bitcast=True))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def _backward(
     x,
     centres,
@@ -124,30 +220,30 @@ def _backward(
     sigma,
     grad_x,
     sums,
-    scale,
-    K,
-    D,
-    x_row,
-    c_row,
+    M,
+    K: tl.constexpr,
+    D: tl.constexpr,
+    X_ROW: tl.constexpr,
+    C_ROW: tl.constexpr,
     NEED_X: tl.constexpr,
     NEED_THETA: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    slabs = tl.cdiv(D, BLOCK_D) if NEED_X else 1
+    slabs: tl.constexpr = (D + BLOCK_D - 1) // BLOCK_D if NEED_X else 1
     b = (tl.program_id(0) // slabs).to(tl.int64)
     slab = tl.program_id(0) % slabs
     g = tl.load(grad + b).to(tl.float32)
     if NEED_X:
         d = slab * BLOCK_D + tl.arange(0, BLOCK_D)
-        q = tl.load(x + b * x_row + d, mask=d < D, other=0.0).to(tl.float32)
+        q = tl.load(x + b * X_ROW + d, mask=d < D, other=0.0).to(tl.float32)
         total = tl.zeros([BLOCK_K, BLOCK_D], dtype=tl.float32)
         for start in range(0, K, BLOCK_K):
             k = start + tl.arange(0, BLOCK_K)
             w = tl.load(weights + b * K + k, mask=k < K, other=0.0)
             index = tl.load(neighbours + b * K + k, mask=k < K, other=-1).to(tl.int64)
             # A missing neighbour has weight 0, and so has one too far away to count: neither is read.
-            rows = centres + index * c_row
+            rows = centres + index * C_ROW
             c = tl.load(rows[:, None] + d[None, :], mask=(w != 0)[:, None] & (d < D)[None, :], other=0.0)
             # Σ (p - q) c = Σ (p - q) (c - x); the differences are the smaller numbers.
             total += w[:, None] * (c.to(tl.float32) - q[None, :])
@@ -156,7 +252,7 @@ def _backward(
         tl.store(grad_x + b * D + d, result.to(grad_x.dtype.element_ty), mask=d < D)
     if NEED_THETA:  # noqa: SIM102 (decided when the kernel is compiled, the inner one when it runs)
         if slab == 0:
-            factor = g.to(tl.float64) * tl.load(scale)
+            factor = g.to(tl.float64) * tl.load(sums + M).to(tl.float64, bitcast=True)
             for start in range(0, K, BLOCK_K):
                 k = start + tl.arange(0, BLOCK_K)
                 w = tl.load(weights + b * K + k, mask=k < K, other=0.0)
@@ -167,18 +263,24 @@ def _backward(
                 tl.atomic_add(sums + index, share.to(tl.int64), mask=w != 0, sem="relaxed")
 
 
-@triton.jit
-def _sums_to_float(sums, scale, out, M, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["M"])
+def _sums_to_float(sums, out, M, BLOCK: tl.constexpr):
     j = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    value = tl.load(sums + j, mask=j < M, other=0).to(tl.float64) * tl.load(scale + 1)
+    unit = tl.load(sums + M + 1).to(tl.float64, bitcast=True)
+    value = tl.load(sums + j, mask=j < M, other=0).to(tl.float64) * unit
     tl.store(out + j, value.to(out.dtype.element_ty), mask=j < M)
 
 
 def blocks(tiles: Tiles, dim: int, count: int) -> tuple[int, int]:
     """Rows and columns of a program's tile of gathered rows, powers of two."""
-    width = max(16, min(tiles.width, triton.next_power_of_2(dim)))
-    rows = max(1, min(tiles.elements // width, 128, triton.next_power_of_2(count)))
+    width = max(16, min(tiles.width, power_of_two(dim)))
+    rows = max(1, min(tiles.elements // width, 128, power_of_two(count)))
     return rows, width
+
+
+def power_of_two(n: int) -> int:
+    """The least power of two that is not below ``n``."""
+    return 1 << (n - 1).bit_length()
 
 
 def forward(
@@ -191,44 +293,26 @@ def forward(
     centre_labels: Tensor,
     own: Tensor,
     tiles: Tiles = FORWARD,
+    one_program: int = ONE_PROGRAM,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Losses (B,), whether each example has a same-class neighbour (B,), p - q (B, K) and ∂loss/∂σ (B,)."""
-    (n, count), dim = neighbours.shape, x.shape[1]
-    squared = torch.empty(n, count, dtype=torch.float32, device=x.device)
-    loss, by_sigma = (torch.empty(n, dtype=torch.float32, device=x.device) for _ in range(2))
-    learns = torch.empty(n, dtype=torch.int8, device=x.device)
+    (n, count), dim, device = neighbours.shape, x.shape[1], x.device
+    weights = torch.empty(n, count, dtype=torch.float32, device=device)
+    loss = torch.empty(n, dtype=torch.float32, device=device)
+    by_sigma = torch.empty(n, dtype=torch.float32, device=device)
+    learns = torch.empty(n, dtype=torch.bool, device=device)
     rows, width = blocks(tiles, dim, count)
-    _squared_distances[(n * triton.cdiv(count, rows),)](
-        x,
-        centres,
-        neighbours,
-        own,
-        squared,
-        count,
-        dim,
-        x.stride(0),
-        centres.stride(0),
-        BLOCK_K=rows,
-        BLOCK_D=width,
-        num_warps=tiles.warps,
-    )
-    length = max(16, triton.next_power_of_2(count))
-    warps = min(16, max(1, length // 256))
-    _softmaxes[(n,)](
-        squared,
-        neighbours,
-        theta,
-        sigma,
-        labels,
-        centre_labels,
-        loss,
-        learns,
-        by_sigma,
-        count,
-        BLOCK=length,
-        num_warps=warps,
-    )
-    return loss, learns.bool(), squared, by_sigma
+    sizes = (count, dim, x.stride(0), centres.stride(0), rows, width)
+    length = max(16, power_of_two(count))
+    given = (theta, sigma, labels, centre_labels, loss, learns.view(torch.int8), by_sigma)
+    if length <= one_program:
+        launch(_forward, n, (x, centres, neighbours, own, *given, weights), (), (*sizes, length), tiles.warps)
+    else:
+        programs = n * -(-count // rows)
+        launch(_squared_distances, programs, (x, centres, neighbours, own, weights), (), sizes, tiles.warps)
+        warps = min(16, max(1, length // 256))
+        launch(_softmaxes, n, (weights, neighbours, *given), (), (count, length), warps)
+    return loss, learns, weights, by_sigma
 
 
 def backward(
@@ -242,38 +326,23 @@ def backward(
     *,
     need_x: bool,
     need_theta: bool,
-    tiles: Tiles = BACKWARD,
+    tiles: Tiles | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
     """∂x (B, D) and ∂θ (m,) from p - q and the gradient of each loss."""
     (n, count), dim, m = neighbours.shape, x.shape[1], len(theta)
-    grad_x = torch.empty(n, dim, dtype=x.dtype, device=x.device)
-    sums, scale, grad_theta = grad, grad, None
+    if tiles is None:
+        tiles = BACKWARD if centres.dtype == torch.float32 else BACKWARD_HALF
+    grad_x = torch.empty(n, dim, dtype=x.dtype, device=x.device) if need_x else None
+    sums, grad_theta = weights, None
     if need_theta:
-        sums = torch.empty(m, dtype=torch.int64, device=x.device)
-        scale = torch.empty(2, dtype=torch.float64, device=x.device)
+        sums = torch.empty(m + 2, dtype=torch.int64, device=x.device)
         grad_theta = torch.empty_like(theta)
-        _zero_and_scale[(triton.cdiv(m, 2048),)](sums, grad, scale, m, n, BLOCK=2048)
+        launch(_zero_and_scale, -(-m // 2048), (sums, grad), (m, n), (2048,))
     rows, width = blocks(tiles, dim, count)
-    _backward[(n * (triton.cdiv(dim, width) if need_x else 1),)](
-        x,
-        centres,
-        neighbours,
-        weights,
-        grad,
-        sigma,
-        grad_x,
-        sums,
-        scale,
-        count,
-        dim,
-        x.stride(0),
-        centres.stride(0),
-        NEED_X=need_x,
-        NEED_THETA=need_theta,
-        BLOCK_K=rows,
-        BLOCK_D=width,
-        num_warps=tiles.warps,
-    )
+    programs = n * (-(-dim // width) if need_x else 1)
+    given = (x, centres, neighbours, weights, grad, sigma, weights if grad_x is None else grad_x, sums)
+    sizes = (count, dim, x.stride(0), centres.stride(0), need_x, need_theta, rows, width)
+    launch(_backward, programs, given, (m,), sizes, tiles.warps)
     if grad_theta is not None:
-        _sums_to_float[(triton.cdiv(m, 2048),)](sums, scale, grad_theta, m, BLOCK=2048)
-    return grad_x if need_x else None, grad_theta
+        launch(_sums_to_float, -(-m // 2048), (sums, grad_theta), (m,), (2048,))
+    return grad_x, grad_theta

@@ -55,12 +55,12 @@ KINDS = ["gaussian", "clusters", "far", "duplicates", "same"]
 
 @interpreted
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("fused_from", [1, 10**9])
-def test_all_pairs_are_exact(kind, fused_from):
+@pytest.mark.parametrize("fused_from,tma", [(1, False), (1, True), (10**9, False)])
+def test_all_pairs_are_exact(kind, fused_from, tma):
     from nngk.search.cuda_kernels import Tile
 
-    x = data(kind)
-    d, i = cuda_nearest(x, x, 3, exclude_own=True, fused_from=fused_from, tile=Tile(16, 16, 16), capacity=16)
+    x, tile = data(kind), Tile(16, 16, 16, tma=tma)
+    d, i = cuda_nearest(x, x, 3, exclude_own=True, fused_from=fused_from, tile=tile, capacity=16)
     expected, order = by_sorting(x, x, 3, True)
     assert torch.equal(i, order)
     torch.testing.assert_close(d, expected.float(), rtol=1e-6, atol=0)
@@ -89,7 +89,7 @@ def test_a_list_that_overflows_is_searched_again(monkeypatch):
 
     monkeypatch.setattr(cuda, "certain_nearest", watched)
     x = torch.cat([torch.ones(60, 3), torch.randn(10, 3)])
-    d, i = cuda_nearest(x, torch.ones(2, 3), 2, exclude_own=False, capacity=16)
+    d, i = cuda_nearest(x, torch.ones(2, 3), 2, exclude_own=False, capacity=16, fused_from=1)
     assert again == [2] and i.tolist() == [[0, 1]] * 2 and not d.any()
 
 
@@ -139,8 +139,9 @@ def test_the_bound_holds(seed, dim, spread, offset):
 
 @given(m=st.integers(1, 5000), k=st.integers(1, 40), fused_from=st.integers(1, 6000))
 def test_spans_cover_every_column_once(m, k, fused_from):
-    runs = list(spans(m, k, 512, fused_from, 256))
-    assert runs[0][0] == 0 and runs[-1][1] == m
+    first = min(m, 512)
+    runs = [(0, first), *spans(m, k, first, 512, fused_from, 256)]
+    assert runs[-1][1] == m
     assert all(a[1] == b[0] and b[1] > b[0] for a, b in itertools.pairwise(runs))
     assert all(b - a <= 512 for a, b in runs if a < fused_from)
 

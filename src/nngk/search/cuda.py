@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 # Bytes of the candidate lists of a block of queries, and elements of a matrix of products where one is written.
 LISTS = 1 << 29
 PRODUCTS = 1 << 27
+# Columns with which lists and limits are started: one program holds them in its registers.
+FIRST = 4096
 # The longest list a program can thin out in its registers holds eight times this k.
 LARGEST_K = 2048
 # Float32 arithmetic on the bounds themselves: added to the bound of a product, relative to |c|² and to |q||c|.
@@ -54,7 +56,8 @@ def cuda_nearest(
     Exact to float64, ties by the lower index; -1 at distance infinity where there are fewer than ``k``. With
     ``exclude_own`` query i is point i, and is left out of its own answer. Memory beyond the answer and a float16 copy
     of the points is bounded. ``fused_from``, ``tile`` and ``capacity`` change the speed, not the answer: how many
-    points go through library products before the fused kernel takes over, its blocks, the length of the lists.
+    points go through library products before the fused kernel takes over, its blocks, the length of the lists (and
+    how many points start them).
 
     >>> cuda_nearest(torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([[2.9]]), 2, exclude_own=False)[1]
     tensor([[2, 1]])
@@ -99,9 +102,9 @@ def _fill(
     from nngk.search.cuda_rank import rank
 
     m = len(points)
+    first = min(m, capacity or max(FIRST, 1 << math.ceil(math.log2(4 * k))))
     capacity = capacity or max(1024, 1 << math.ceil(math.log2(8 * k)))
-    # The fused kernel hands over one near column of a tile at a time: its turn comes when they are few.
-    fused_from = max(1, 64 * k if fused_from is None else fused_from)
+    fused_from = max(1, first if fused_from is None else fused_from)
     # In random order the number of points nearer than the k-th seen so far is known beforehand, whatever the order
     # in which they came: sorted by class, they would come all at once.
     generator = torch.Generator(points.device).manual_seed(0)
@@ -119,9 +122,12 @@ def _fill(
     again = []
     for start in range(0, len(rows.half), block):
         part = slice(start, start + block)
-        lists = empty_lists(rows.half[part], capacity, m)
-        for span in spans(m, k, capacity, fused_from, PRODUCTS // len(lists.counts)):
-            own = start if exclude_own else -(1 << 30)
+        lists = empty_lists(rows.half[part], capacity)
+        own = start if exclude_own else -(1 << 30)
+        kernels.first_scores(
+            multiply(rows.half[part], columns.half[:first]), low, size, alpha[part], lists, own, k, BETA
+        )
+        for span in spans(m, k, first, capacity, fused_from, PRODUCTS // len(lists.counts)):
             if span[0] < fused_from:
                 scores = multiply(rows.half[part], columns.half[span[0] : span[1]])
                 kernels.near_scores(scores, low, size, alpha[part], lists, span, own)
@@ -170,13 +176,12 @@ def error_factors(rows: Rounded, columns: Rounded) -> Tensor:
     return (alpha * (1 + 2.0**-20)).float()
 
 
-def spans(m: int, k: int, capacity: int, fused_from: int, widest: int) -> Iterator[tuple[int, int]]:
-    """Runs of columns: the first fills the lists, each later one is expected to add a quarter of their length.
+def spans(m: int, k: int, first: int, capacity: int, fused_from: int, widest: int) -> Iterator[tuple[int, int]]:
+    """Runs of columns after the first ones: each is expected to add a quarter of the lists' length.
 
     Before ``fused_from`` the products are written to memory, so that a run has at most ``widest`` columns.
     """
-    seen = min(m, capacity)
-    yield 0, seen
+    seen = first
     growth = capacity / (4 * k)
     while seen < m:
         width = int(seen * growth)
@@ -187,17 +192,17 @@ def spans(m: int, k: int, capacity: int, fused_from: int, widest: int) -> Iterat
         seen += width
 
 
-def empty_lists(rows: Tensor, capacity: int, m: int) -> "Lists":
-    """Lists for these queries, with the numbers that they will have after the first run of columns."""
+def empty_lists(rows: Tensor, capacity: int) -> "Lists":
+    """Room for the lists of these queries; the first columns write all of it that is ever read."""
     from nngk.search.cuda_kernels import Lists
 
     n, device = len(rows), rows.device
     return Lists(
-        torch.full((n, capacity), torch.inf, dtype=torch.float32, device=device),
-        torch.zeros(n, capacity, dtype=torch.int32, device=device),
-        torch.full((n,), min(m, capacity), dtype=torch.int32, device=device),
-        torch.full((n,), torch.inf, dtype=torch.float32, device=device),
-        torch.zeros(n, dtype=torch.int32, device=device),
+        torch.empty(n, capacity, dtype=torch.float32, device=device),
+        torch.empty(n, capacity, dtype=torch.int32, device=device),
+        torch.empty(n, dtype=torch.int32, device=device),
+        torch.empty(n, dtype=torch.float32, device=device),
+        torch.empty(n, dtype=torch.int32, device=device),
     )
 
 

@@ -7,11 +7,14 @@ where s is the product of the rounded vectors. A row's ``limit`` is a number tha
 so a column with L above it is not among the k nearest.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
 from torch import Tensor
+
+# Halvings of the range in which a limit lies; after these less than an entry of a list is at stake.
+STEPS = 14
 
 
 class Tile(NamedTuple):
@@ -20,8 +23,15 @@ class Tile(NamedTuple):
     rows: int = 128
     columns: int = 128
     depth: int = 64
-    warps: int = 8
+    warps: int = 4
     stages: int = 3
+    tma: bool = False  # let the copy engine of a Hopper or later GPU fetch the tiles
+
+
+@triton.jit
+def _in_order(bits):
+    """Bits of floats as integers of the same order, and back."""
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 @triton.jit(do_not_specialize=["Q", "first", "last", "own"])
@@ -44,11 +54,13 @@ def _near_products(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
+    TMA: tl.constexpr,
 ):
     """Multiply all queries with the points first..last and append the columns that may be near: few, and one at a time.
 
-    The products stay where the matrix units left them; a row gives up its near columns in as many turns as the row
-    with the most of them needs, which takes fewer registers than a place for every element.
+    A row gives up its near columns in as many turns as the row with the most of them needs. A lower bound and its
+    column are one integer: the bits of the bound, rounded down, with the place in the tile for the last of them. So the
+    next to go is a minimum, and it is marked as gone by a comparison.
     """
     down = tl.cdiv(Q, ROWS)
     across = tl.cdiv(last - first, COLUMNS)
@@ -56,35 +68,43 @@ def _near_products(
     group = tl.program_id(0) // (8 * across)
     high = tl.minimum(down - group * 8, 8)
     inside = tl.program_id(0) % (8 * across)
-    i = (group * 8 + inside % high) * ROWS + tl.arange(0, ROWS)
-    j = first + (inside // high) * COLUMNS + tl.arange(0, COLUMNS)
-    q = queries + tl.minimum(i, Q - 1).to(tl.int64)[:, None] * D
-    c = points + tl.minimum(j, last - 1).to(tl.int64)[None, :] * D
-    d = tl.arange(0, DEPTH)
+    top = (group * 8 + inside % high) * ROWS
+    left = first + (inside // high) * COLUMNS
+    i = top + tl.arange(0, ROWS)
+    j = left + tl.arange(0, COLUMNS)
     product = tl.zeros([ROWS, COLUMNS], dtype=tl.float32)
-    for start in range(0, D, DEPTH):
-        product = tl.dot(tl.load(q + (start + d)[None, :]), tl.load(c + (start + d)[:, None]), product)
+    if TMA:
+        for start in range(0, D, DEPTH):
+            product = tl.dot(queries.load([top, start]), points.load([left, start]).T, product)
+    else:
+        q = queries + tl.minimum(i, Q - 1).to(tl.int64)[:, None] * D
+        c = points + tl.minimum(j, last - 1).to(tl.int64)[None, :] * D
+        d = tl.arange(0, DEPTH)
+        for start in range(0, D, DEPTH):
+            product = tl.dot(tl.load(q + (start + d)[None, :]), tl.load(c + (start + d)[:, None]), product)
     a = tl.load(alpha + i, mask=i < Q, other=0.0)
-    bound = tl.load(limit + i, mask=i < Q, other=float("-inf"))[:, None]
+    bound = tl.load(limit + i, mask=i < Q, other=float("-inf"))
+    bound = _in_order(bound.to(tl.int32, bitcast=True)) | (COLUMNS - 1)
+    # In this order each line takes the place of the last one: there is no register for a second such matrix.
     lower = tl.load(low + j, mask=j < last, other=float("inf"))[None, :] - 2.0 * product
     lower -= a[:, None] * tl.load(size + j, mask=j < last, other=0.0)[None, :]
-    lower = tl.where(j[None, :] != (own + i)[:, None], lower, float("inf"))
-    found = tl.sum((lower <= bound).to(tl.int32), axis=1)
+    key = (_in_order(lower.to(tl.int32, bitcast=True)) & -COLUMNS) | tl.arange(0, COLUMNS)[None, :]
+    key = tl.where(j[None, :] != (own + i)[:, None], key, 0x7FFFFFFF)
+    found = tl.sum((key <= bound[:, None]).to(tl.int32), axis=1)
     turns = tl.max(found, axis=0)
     if turns > 0:
         slot = tl.atomic_add(counts + i, found, mask=found > 0, sem="relaxed")
         line = i.to(tl.int64) * CAPACITY
         for turn in range(0, turns):
-            column = tl.max(tl.where(lower <= bound, j[None, :], -1), axis=1)
-            taken = j[None, :] == column[:, None]
-            value = tl.sum(tl.where(taken, lower, 0.0), axis=1)
-            lower = tl.where(taken, float("inf"), lower)
+            best = tl.min(key, axis=1)
+            key = tl.where(key == best[:, None], 0x7FFFFFFF, key)
             fits = (turn < found) & (slot + turn < CAPACITY)
+            value = _in_order(best & -COLUMNS).to(tl.float32, bitcast=True)
             tl.store(values + line + slot + turn, value, mask=fits)
-            tl.store(columns + line + slot + turn, column, mask=fits)
+            tl.store(columns + line + slot + turn, left + (best & (COLUMNS - 1)), mask=fits)
 
 
-@triton.jit(do_not_specialize=["Q", "own"])
+@triton.jit(do_not_specialize=["Q", "first", "last", "own"])
 def _near_scores(
     scores,
     low,
@@ -99,11 +119,10 @@ def _near_scores(
     last,
     own,
     CAPACITY: tl.constexpr,
-    FIRST: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """The same of products already computed, (Q, last - first), for the first points, of which many may be near."""
+    """The same of products already computed, (Q, last - first)."""
     across = tl.cdiv(last - first, COLUMNS)
     i = (tl.program_id(0) // across) * ROWS + tl.arange(0, ROWS)
     j = first + (tl.program_id(0) % across) * COLUMNS + tl.arange(0, COLUMNS)
@@ -115,18 +134,71 @@ def _near_scores(
     lower = tl.load(low + j, mask=j < last, other=float("inf"))[None, :] - 2.0 * product
     lower -= a[:, None] * tl.load(size + j, mask=j < last, other=0.0)[None, :]
     keep = inside & (lower <= bound[:, None]) & (j[None, :] != (own + i)[:, None])
+    kept = keep.to(tl.int32)
+    found = tl.sum(kept, axis=1)
+    slot = tl.atomic_add(counts + i, found, mask=found > 0, sem="relaxed")[:, None] + tl.cumsum(kept, axis=1) - kept
+    fits = keep & (slot < CAPACITY)
     line = i.to(tl.int64)[:, None] * CAPACITY
-    column = tl.broadcast_to(j[None, :], [ROWS, COLUMNS])
-    if FIRST:  # the first columns fill the lists: their places are known
-        place = line + (column - first)
-        tl.store(values + place, lower, mask=keep)
-        tl.store(columns + place, column, mask=keep)
-    else:
-        counter = tl.broadcast_to(counts + i[:, None], [ROWS, COLUMNS])
-        slot = tl.atomic_add(counter, 1, mask=keep, sem="relaxed")
-        fits = keep & (slot < CAPACITY)
-        tl.store(values + line + slot, lower, mask=fits)
-        tl.store(columns + line + slot, column, mask=fits)
+    tl.store(values + line + slot, lower, mask=fits)
+    tl.store(columns + line + slot, tl.broadcast_to(j[None, :], [ROWS, COLUMNS]), mask=fits)
+
+
+@triton.jit
+def _tightened(upper, here, bound, K, STEPS: tl.constexpr):
+    """A number not above ``bound`` that at least K of the upper bounds do not exceed, nearly the least.
+
+    Halving between the least upper bound and one that K of them reach; any such number is a valid limit.
+    """
+    low_end = tl.min(upper, axis=0)
+    high_end = tl.minimum(tl.max(tl.where(here, upper, float("-inf")), axis=0), bound)
+    if tl.sum((upper <= high_end).to(tl.int32), axis=0) >= K:
+        for _ in range(STEPS):
+            middle = 0.5 * (low_end + high_end)
+            enough = tl.sum((upper <= middle).to(tl.int32), axis=0) >= K
+            high_end = tl.where(enough, middle, high_end)
+            low_end = tl.where(enough, low_end, middle)
+        bound = tl.minimum(bound, high_end)
+    return bound
+
+
+@triton.jit(do_not_specialize=["last", "own", "K"])
+def _first_scores(
+    scores,
+    low,
+    size,
+    alpha,
+    limit,
+    counts,
+    values,
+    columns,
+    overflow,
+    last,
+    own,
+    K,
+    beta,
+    CAPACITY: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    STEPS: tl.constexpr,
+):
+    """Start a row's list and limit with the products of the first columns, (Q, last): one program sees them all."""
+    i = tl.program_id(0).to(tl.int64)
+    j = tl.arange(0, COLUMNS)
+    here = (j < last) & (j != own + tl.program_id(0))
+    product = tl.load(scores + i * last + j, mask=here, other=0.0).to(tl.float32)
+    norm = tl.load(size + j, mask=here, other=0.0)
+    error = tl.load(alpha + i) * norm
+    lower = tl.load(low + j, mask=here, other=float("inf")) - 2.0 * product - error
+    upper = tl.where(here, lower + 2.0 * (error + beta * norm * norm), float("inf"))
+    bound = _tightened(upper, here, tl.full([], float("inf"), dtype=tl.float32), K, STEPS)
+    keep = here & (lower <= bound)
+    kept = keep.to(tl.int32)
+    place = tl.cumsum(kept, axis=0) - kept
+    total = tl.sum(kept, axis=0)
+    tl.store(values + i * CAPACITY + place, lower, mask=keep & (place < CAPACITY))
+    tl.store(columns + i * CAPACITY + place, j, mask=keep & (place < CAPACITY))
+    tl.store(counts + i, tl.minimum(total, CAPACITY))
+    tl.store(overflow + i, (total > CAPACITY).to(tl.int32))
+    tl.store(limit + i, bound)
 
 
 @triton.jit
@@ -141,20 +213,9 @@ def _thin(counts, values, columns, limit, overflow, alpha, size, K, beta, CAPACI
     lower = tl.load(values + i * CAPACITY + slot, mask=here, other=float("inf"))
     here = here & (lower < float("inf"))
     column = tl.load(columns + i * CAPACITY + slot, mask=here, other=0)
-    bound = tl.load(limit + i)
     norm = tl.load(size + column, mask=here, other=0.0)
     upper = lower + 2.0 * (tl.load(alpha + i) * norm + beta * norm * norm)
-    upper = tl.where(here, upper, float("inf"))
-    # Halving between the least upper bound and one that K of them reach; any such number is a valid limit.
-    low_end = tl.min(upper, axis=0)
-    high_end = tl.minimum(tl.max(tl.where(here, upper, float("-inf")), axis=0), bound)
-    if tl.sum((upper <= high_end).to(tl.int32), axis=0) >= K:
-        for _ in range(STEPS):
-            middle = 0.5 * (low_end + high_end)
-            enough = tl.sum((upper <= middle).to(tl.int32), axis=0) >= K
-            high_end = tl.where(enough, middle, high_end)
-            low_end = tl.where(enough, low_end, middle)
-        bound = tl.minimum(bound, high_end)
+    bound = _tightened(tl.where(here, upper, float("inf")), here, tl.load(limit + i), K, STEPS)
     keep = here & (lower <= bound)
     kept = keep.to(tl.int32)
     place = tl.cumsum(kept, axis=0) - kept
@@ -189,9 +250,10 @@ def near_products(
     """Append the columns of ``span`` that may be near; ``own`` is the column of the first query, or far below 0."""
     first, last = span
     grid = triton.cdiv(len(queries), tile.rows) * triton.cdiv(last - first, tile.columns)
+    depth = min(tile.depth, queries.shape[1])
     _near_products[(grid,)](
-        queries,
-        points,
+        _fetched(queries, tile.rows, depth) if tile.tma else queries,
+        _fetched(points, tile.columns, depth) if tile.tma else points,
         low,
         size,
         alpha,
@@ -207,7 +269,8 @@ def near_products(
         CAPACITY=lists.values.shape[1],
         ROWS=tile.rows,
         COLUMNS=tile.columns,
-        DEPTH=min(tile.depth, queries.shape[1]),
+        DEPTH=depth,
+        TMA=tile.tma,
         num_warps=tile.warps,
         num_stages=tile.stages,
     )
@@ -233,14 +296,46 @@ def near_scores(
         last,
         own,
         CAPACITY=lists.values.shape[1],
-        FIRST=first == 0,
         ROWS=8,
         COLUMNS=512,
         num_warps=8,
     )
 
 
-def thin(lists: Lists, alpha: Tensor, size: Tensor, k: int, beta: float, steps: int = 20) -> None:
+def first_scores(
+    scores: Tensor, low: Tensor, size: Tensor, alpha: Tensor, lists: Lists, own: int, k: int, beta: float
+) -> None:
+    """Start all lists and limits with a matrix of products of the first columns."""
+    columns = max(16, triton.next_power_of_2(scores.shape[1]))
+    _first_scores[(len(scores),)](
+        scores,
+        low,
+        size,
+        alpha,
+        lists.limit,
+        lists.counts,
+        lists.values,
+        lists.columns,
+        lists.overflow,
+        scores.shape[1],
+        own,
+        k,
+        beta,
+        CAPACITY=lists.values.shape[1],
+        COLUMNS=columns,
+        STEPS=STEPS,
+        num_warps=min(16, max(1, columns // 1024)),
+    )
+
+
+def _fetched(x: Tensor, rows: int, depth: int) -> Any:
+    """A matrix as the copy engine wants it described."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    return TensorDescriptor.from_tensor(x, [rows, depth])
+
+
+def thin(lists: Lists, alpha: Tensor, size: Tensor, k: int, beta: float) -> None:
     """Tighten every row's limit and drop what lies above it."""
     capacity = lists.values.shape[1]
     _thin[(len(lists.counts),)](
@@ -254,6 +349,7 @@ def thin(lists: Lists, alpha: Tensor, size: Tensor, k: int, beta: float, steps: 
         k,
         beta,
         CAPACITY=capacity,
-        STEPS=steps,
-        num_warps=min(16, max(1, capacity // 256)),
+        STEPS=STEPS,
+        # One warp keeps a list of the usual length in its registers and need not wait for others.
+        num_warps=min(16, max(1, capacity // 1024)),
     )

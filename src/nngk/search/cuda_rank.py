@@ -95,7 +95,7 @@ def rank(
 ) -> None:
     """Re-score the candidates in float64 and write the k nearest of each into its row of the answer."""
     capacity, dim = lists.values.shape[1], points.shape[1]
-    width = max(16, min(256, triton.next_power_of_2(dim)))
+    width = max(16, min(512, triton.next_power_of_2(dim)))
     _rescore[(len(rows),)](
         queries,
         points,
@@ -106,7 +106,7 @@ def rank(
         exact,
         dim,
         CAPACITY=capacity,
-        BLOCK_K=max(16, min(64, 4096 // width)),
+        BLOCK_K=max(8, min(64, 4096 // width)),
         BLOCK_D=width,
         num_warps=4,
     )
