@@ -13,7 +13,7 @@ constexpr size_t BATCH = 4096;           // new points that are linked at a time
 constexpr size_t ADD_EF = 96;            // pool of the search for a new point's neighbours
 constexpr double DEAD_SHARE = 0.1;       // of removed vertices, before the graph is mended and they are dropped
 constexpr size_t DEAD_LEAST = 256;
-constexpr size_t UPDATE_FAN = 6;
+constexpr size_t UPDATE_FAN = 12;
 
 uint64_t word(uint32_t distance, uint32_t v) { return uint64_t(distance) << 32 | v; }
 

@@ -10,7 +10,7 @@ namespace nngk {
 namespace {
 
 constexpr size_t ENTRY_LEAF = 24;  // points of a leaf of the tree that queries descend: all of them start the walk
-constexpr size_t FAN = 12;         // neighbours whose neighbours a point looks at in a round of refinement
+constexpr size_t FAN = 40;         // neighbours whose neighbours a point looks at in a round of refinement
 constexpr size_t WALK_ROUNDS = 8;
 constexpr size_t PIECE = 8;        // queries a thread takes at a time
 
@@ -142,7 +142,7 @@ void Fanng::answer(const Pool& pool, const float* query, size_t k, uint32_t own,
         const uint32_t v = Pool::vertex(pool[j]);
         if (v != own && !is_dead(v)) ids.push_back(v);
     }
-    with_vectors(points_, [&](auto space) {
+    if (!ids.empty()) with_vectors(points_, [&](auto space) {
         if (query)
             space.ask(query);
         else

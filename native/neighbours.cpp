@@ -7,6 +7,7 @@
 namespace nngk {
 namespace {
 
+constexpr size_t DEPTH = 24;             // how far down the lists of its neighbours a point looks
 constexpr size_t SMALL = 4096;           // up to here every pair is compared
 
 uint64_t word(uint32_t distance, uint32_t entry) { return uint64_t(distance) << 32 | entry; }
@@ -133,7 +134,7 @@ void Fanng::refine(size_t width, size_t fan, bool all_fresh, int threads) {
                 }
                 auto look = [&](uint32_t entry) {
                     const uint32_t* theirs = &before[(entry & ~FRESH) * old_width];
-                    for (size_t j = 0; j < old_width && theirs[j] != NONE; ++j)
+                    for (size_t j = 0; j < std::min(DEPTH, old_width) && theirs[j] != NONE; ++j)
                         if ((entry | theirs[j]) & FRESH) {
                             const uint32_t w = theirs[j] & ~FRESH;
                             if (seen.add(w) && (dead_.empty() || !dead_[w])) fresh.push_back(w);

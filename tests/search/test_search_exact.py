@@ -156,7 +156,9 @@ def test_a_huge_k_goes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(n=st.integers(1, 60), dim=st.integers(1, 5), k=st.integers(1, 12), seed=st.integers(0, 99), levels=st.integers(1, 4))
+@given(
+    n=st.integers(1, 60), dim=st.integers(1, 5), k=st.integers(1, 12), seed=st.integers(0, 99), levels=st.integers(1, 4)
+)
 def test_coarse_grids_full_of_ties(n: int, dim: int, k: int, seed: int, levels: int) -> None:
     # Small whole numbers: float32 is exact, so order and ties must be exactly those of brute force.
     x = torch.randint(0, levels, (n, dim), generator=torch.Generator().manual_seed(seed)).float()

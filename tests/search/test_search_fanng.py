@@ -101,7 +101,9 @@ def test_same_seed_same_graph_whatever_the_threads(x: Tensor, queries: Tensor) -
         engine.remove(torch.arange(0, 2000, 2))
         answers.append((*engine.search(queries, 10, ef=20), engine.stats()["edges"]))
     for other in answers[1:]:
-        assert torch.equal(answers[0][0], other[0]) and torch.equal(answers[0][1], other[1]) and answers[0][2] == other[2]
+        assert (
+            torch.equal(answers[0][0], other[0]) and torch.equal(answers[0][1], other[1]) and answers[0][2] == other[2]
+        )
 
 
 @pytest.mark.parametrize("storage", ["bfloat16", "float16"])
@@ -138,13 +140,13 @@ def test_removed_points_are_never_found(x: Tensor, queries: Tensor, count: int) 
     kept[gone] = False
     names = kept.nonzero()[:, 0]
     assert len(engine) == 6000 - count
-    d, i = engine.search(queries, 10, ef=300)
+    i = engine.search(queries, 10, ef=300)[1]
     truth = Exact(x[kept]).search(queries, 10)
     wanted = torch.where(truth[1] >= 0, names[truth[1].clamp(min=0)], -1)
     assert not torch.isin(i, gone).any()
     assert found_share(i, wanted) > 0.98
-    own = engine.all_neighbours(5)[1]
-    assert (own[gone] == -1).all() and not torch.isin(own, gone).any()
+    for own in (engine.all_neighbours(5)[1], engine.all_neighbours(5, ef=20)[1]):
+        assert (own[gone] == -1).all() and not torch.isin(own, gone).any()
     more = engine.add(x[gone[:7]])
     assert more.tolist() == list(range(6000, 6000 + min(7, count)))
     assert (engine.search(x[gone[:1]], 1, ef=100)[0] == 0).all()
@@ -166,7 +168,9 @@ def test_update_follows_points_that_moved(x: Tensor, queries: Tensor) -> None:
     engine = FANNG(48, neighbours=32)
     engine.build(x)
     for step in range(3):
-        moved = torch.nn.functional.normalize(x + 0.02 * (step + 1) * torch.randn(x.shape, generator=torch.Generator().manual_seed(step)))
+        moved = torch.nn.functional.normalize(
+            x + 0.02 * (step + 1) * torch.randn(x.shape, generator=torch.Generator().manual_seed(step))
+        )
         engine.update(moved)
     truth = Exact(moved)
     assert found_share(engine.search(queries, 10, ef=100)[1], truth.search(queries, 10)[1]) > 0.97
@@ -196,7 +200,7 @@ def test_degenerate_points() -> None:
     pairs = FANNG(4)
     points = features(3000, 4).repeat(2, 1)
     pairs.build(points)
-    d, i = pairs.all_neighbours(1)
+    d = pairs.all_neighbours(1)[0]
     assert (d == 0).float().mean() > 0.99
     few = FANNG(1)
     few.build(torch.tensor([[0.0], [1.0], [3.0]]))
@@ -207,7 +211,9 @@ def test_degenerate_points() -> None:
 def test_points_whose_codes_are_useless_are_walked_on_vectors() -> None:
     # Tight groups far apart: a byte cannot tell the members of one group from each other.
     generator = torch.Generator().manual_seed(0)
-    x = 1000 * torch.randn(10, 16, generator=generator).repeat_interleave(500, 0) + 0.01 * torch.randn(5000, 16, generator=generator)
+    x = 1000 * torch.randn(10, 16, generator=generator).repeat_interleave(500, 0) + 0.01 * torch.randn(
+        5000, 16, generator=generator
+    )
     engine = FANNG(16)
     engine.build(x)
     assert not engine.stats()["codes"]
@@ -272,7 +278,9 @@ def test_saved_index_answers_the_same(index: FANNG, queries: Tensor, x: Tensor, 
     before = (tmp_path / "index.fanng").read_bytes()
     loaded.add(x[:10] + 0.001)
     loaded.remove(range(1000))
-    loaded.update(x[1000:6000].flip(0)[: len(loaded)] if len(loaded) <= 5000 else x[torch.randperm(6000)][: len(loaded)])
+    loaded.update(
+        x[1000:6000].flip(0)[: len(loaded)] if len(loaded) <= 5000 else x[torch.randperm(6000)][: len(loaded)]
+    )
     assert (tmp_path / "index.fanng").read_bytes() == before
     assert list(tmp_path.iterdir()) == [tmp_path / "index.fanng"]
 
