@@ -5,7 +5,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-Advance = Callable[..., None]
+Advance = Callable[..., None]  # (more, note=…)
+Seen = Callable[..., None]  # (done, total, note=…)
 
 _live: Any = None  # the display that is up: a task inside a task becomes a second line of it
 quiet = False
@@ -28,22 +29,37 @@ def task(description: str, total: int) -> Iterator[Advance]:
     >>> with task("counting", 3) as advance:
     ...     advance(3)
     """
+    with watch(description) as seen:
+        done = 0
+
+        def advance(n: int = 1, note: str | None = None) -> None:
+            nonlocal done
+            done += n
+            seen(done, total, note)
+
+        advance(0)
+        yield advance
+
+
+@contextlib.contextmanager
+def watch(description: str) -> Iterator[Seen]:
+    """The same bar for work that says how much is done of how much: ``seen(done, total)``."""
     if quiet or not sys.stderr.isatty():
-        yield lambda n=1, note="": None
+        yield lambda done, total, note=None: None
         return
     try:
         display, outermost = _live or _display(), _live is None
     except ImportError:  # a machine without rich still trains
-        yield lambda n=1, note="": None
+        yield lambda done, total, note=None: None
         return
     with _up(display) if outermost else contextlib.nullcontext():
-        number = display.add_task(description, total=total, note="")
+        number = display.add_task(description, total=None, note="")
 
-        def advance(n: int = 1, note: str | None = None) -> None:
-            display.update(number, advance=n, **({} if note is None else {"note": note}))
+        def seen(done: int, total: int, note: str | None = None) -> None:
+            display.update(number, completed=done, total=total, **({} if note is None else {"note": note}))
 
         try:
-            yield advance
+            yield seen
         finally:
             display.remove_task(number)
 

@@ -21,6 +21,7 @@ COMMANDS = {
     "info": ("nngk.cli.ask", "What a model folder holds."),
     "data": ("nngk.cli.data", "Check, download and pack datasets."),
     "networks": ("nngk.cli.listings", "The networks and where their weights come from."),
+    "compare": ("nngk.cli.compare", "Train several losses under one protocol and compare them."),
     "losses": ("nngk.cli.listings", "The losses that train can use."),
 }
 

@@ -26,6 +26,9 @@ from nngk.training.config import Settings, read_config
 @click.option("--allow-missing", is_flag=True, help="Go on with an incomplete copy of a dataset.")
 @click.option("--skip-small-classes", is_flag=True, help="Leave out classes with a single image.")
 @click.option("--tensorboard", is_flag=True, help="Log to TensorBoard as well.")
+@click.option(
+    "--profile", is_flag=True, help="Write where a step's time goes: a table and a trace, in OUT/run/profile."
+)
 @click.option("--quiet", is_flag=True, help="No progress.")
 @json_option
 @settings_options
@@ -39,6 +42,7 @@ def train_command(
     allow_missing: bool,
     skip_small_classes: bool,
     tensorboard: bool,
+    profile: bool,
     quiet: bool,
     as_json: bool,
     **options: Any,
@@ -63,7 +67,7 @@ def train_command(
     )
     if skip_small_classes:
         table = table.without_small_classes(2)
-    model = train(table, settings, out=out, resume=resume, tensorboard=tensorboard)
+    model = train(table, settings, out=out, resume=resume, tensorboard=tensorboard, profile=profile)
     if as_json:
         click.echo(json.dumps({"model": str(out), **model.info}))
         return

@@ -10,11 +10,12 @@ from torch import Tensor, nn
 
 from nngk.data import Augmentation, Images, ImageTable, Split, evaluation
 from nngk.data.pack import keys
+from nngk.data.resident import Resident, kept
 from nngk.embedding import ImageSource, Rows, embed, untransformed
 from nngk.errors import InputError
 from nngk.files import read_tensors, write_tensors
 from nngk.networks import EmbeddingNetwork, InputSpec
-from nngk.progress import task
+from nngk.progress import task, watch
 from nngk.training.config import Settings
 
 Transform = Callable[[Tensor, torch.Generator | None], Tensor]
@@ -65,6 +66,20 @@ def image_parts(split: Split, spec: InputSpec, settings: Settings, folder: Path)
     plain = evaluation(spec.size, spec.mean, spec.std)
     train, val, test = (_image_part(table, spec.resize, cache, settings.threads) for table in split)
     return Parts(train, val, test, augment, plain)
+
+
+def resident_parts(parts: Parts, size: int, device: torch.device, settings: Settings) -> Parts:
+    """The same parts with their decoded images in the memory of the GPU, as far as the limit allows; training first."""
+    left = settings.resident_gib * 2**30
+    placed = []
+    for part in (parts.train, parts.val, parts.test):
+        with task("images to the GPU", len(part)) as advance:
+            source = kept(part.source, size, device, left, threads=settings.threads, advance=advance)
+        if isinstance(source, Resident):
+            left -= source.pixels.numel()
+        placed.append(Part(source, part.labels))
+    train, val, test = placed
+    return Parts(train, val, test, parts.augment, parts.plain)
 
 
 def feature_parts(parts: Parts, network: EmbeddingNetwork, device: torch.device, amp: bool, folder: Path) -> Parts:
@@ -120,18 +135,6 @@ class Projection(nn.Module):
 
 
 def _image_part(table: ImageTable, size: int, cache: Path | None, threads: int) -> Part:
-    with task("decoding images", len(table)) as advance:
-        images = Images(table, size, cache, threads, progress=_counted(advance))
+    with watch("decoding images") as seen:
+        images = Images(table, size, cache, threads, progress=seen)
     return Part(images, torch.as_tensor(table.labels))
-
-
-def _counted(advance: Callable[[int], object]) -> Callable[[int, int], None]:
-    """A callback that is told how many are done in all, for a bar that is told how many more."""
-    before = 0
-
-    def done(count: int, total: int) -> None:
-        nonlocal before
-        advance(count - before)
-        before = count
-
-    return done

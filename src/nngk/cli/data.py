@@ -1,0 +1,87 @@
+"""``nngk data``: check, download and pack datasets."""
+
+import json
+from pathlib import Path
+
+import click
+
+from nngk.cli.options import json_option
+from nngk.errors import InputError
+
+folder = click.Path(path_type=Path)
+
+
+@click.group("data")
+def data_command() -> None:
+    """Check, download and pack datasets: cub200, cars196, flowers102, leafsnap, or any folder of images."""
+
+
+@data_command.command("check")
+@click.argument("directory", type=folder)
+@click.option("--decode/--no-decode", default=True, show_default=True, help="Open every image to find broken ones.")
+@json_option
+def check_command(directory: Path, decode: bool, as_json: bool) -> None:
+    """Say what DIRECTORY is, what of it is complete, and what is broken. Exits with 1 where something is."""
+    from nngk.data.check import check_folder
+    from nngk.progress import watch
+
+    with watch("checking") as seen:
+        report = check_folder(directory, decode=decode, progress=seen)
+    click.echo(json.dumps(report.to_dict()) if as_json else str(report))
+    if not report.complete:
+        raise click.exceptions.Exit(1)
+
+
+@data_command.command("download")
+@click.argument("name")
+@click.argument("directory", type=folder)
+def download_command(name: str, directory: Path) -> None:
+    """Fetch the dataset NAME from its official address into DIRECTORY; a download that was cut goes on."""
+    from nngk.data.download import download
+    from nngk.progress import say, watch
+
+    with watch("downloading") as seen:
+        download(name, directory, progress=lambda file, done, total: seen(done, total, note=file), say=say)
+    click.echo(f"{name} is in {directory}. Check it with: nngk data check {directory}")
+
+
+@data_command.command("pack")
+@click.argument("name")
+@click.argument("directory", type=folder)
+@click.argument("out", type=folder)
+@click.option("--size", default=256, show_default=True, help="Side of the squared images.")
+@click.option("--task", type=click.Choice(["classify", "metric"]), default="classify", show_default=True)
+@click.option("--boxes/--no-boxes", default=None, help="Crop to the bounding boxes.  [default: as the paper does]")
+@click.option("--seed", default=0, show_default=True, help="Of the validation split.")
+@click.option("--allow-missing", is_flag=True, help="Go on with an incomplete copy.")
+@json_option
+def pack_command(
+    name: str,
+    directory: Path,
+    out: Path,
+    size: int,
+    task: str,
+    boxes: bool | None,
+    seed: int,
+    allow_missing: bool,
+    as_json: bool,
+) -> None:
+    """Decode the dataset NAME (or 'folder') in DIRECTORY once into the pack OUT, which trains anywhere without the
+    original images: nngk train OUT."""
+    from nngk.data import pack, read_images
+    from nngk.progress import watch
+
+    if name == "folder":
+        table = read_images(directory, task=task, seed=seed, crop_boxes=boxes)
+    else:
+        table = read_images(
+            name, data_dir=directory, task=task, seed=seed, crop_boxes=boxes, allow_missing=allow_missing
+        )
+    if not len(table):
+        raise InputError(f"{directory} has no images to pack.")
+    with watch("packing") as seen:
+        pack(table, out, size, progress=seen)
+    facts = {"pack": str(out), "images": len(table), "classes": len(table.class_names), "size": size}
+    click.echo(
+        json.dumps(facts) if as_json else f"{len(table)} images of {len(table.class_names)} classes are in {out}."
+    )
