@@ -27,6 +27,10 @@ class Rows:
     def __init__(self, rows: Tensor) -> None:
         self.rows = rows
 
+    @property
+    def device(self) -> torch.device:
+        return self.rows.device
+
     def __len__(self) -> int:
         return len(self.rows)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import Protocol
@@ -36,7 +36,9 @@ def batches(
     """Yield (images, labels, indices) on `device` for every index batch, in order.
 
     Reading happens `prefetch` batches ahead in threads; the transform runs here, on the device, one batch after the
-    other, so that the generator's numbers fall the same way however the threads are scheduled.
+    other, so that the generator's numbers fall the same way however the threads are scheduled. Images that are on a
+    GPU already (their source has a `device`) are gathered there instead, in the stream of whoever asks. On a GPU
+    nothing here waits for it: what comes from the CPU comes from pinned memory.
 
     >>> class Blank:
     ...     def batch(self, indices):
@@ -59,13 +61,41 @@ def _batches(
     threads: int,
     prefetch: int,
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    all_labels = torch.as_tensor(labels).to("cpu", torch.int64)
+    all_labels = torch.as_tensor(labels).to(device, torch.int64)
     pin = device.type == "cuda"
+    source = images.batch if _on_gpu(images) else None
 
     def read(indices: torch.Tensor) -> torch.Tensor:
         pixels = images.batch(indices)
-        return pixels.pin_memory() if pin else pixels
+        return pixels.pin_memory() if pin and not (pixels.is_cuda or pixels.is_pinned()) else pixels
 
+    def placed(indices: torch.Tensor) -> torch.Tensor:
+        return indices.pin_memory().to(device, non_blocking=True) if pin else indices.to(device)
+
+    reading = _inline(index_batches) if source else _ahead(read, index_batches, threads, prefetch)
+    try:
+        for indices, pixels in reading:
+            chosen = placed(indices)
+            there = source(chosen) if source else pixels.to(device, non_blocking=pin)
+            yield there if transform is None else transform(there, generator), all_labels[chosen], chosen
+    finally:
+        reading.close()
+
+
+def _on_gpu(images: HasBatches) -> bool:
+    place = getattr(images, "device", None)
+    return isinstance(place, torch.device) and place.type == "cuda"
+
+
+def _inline(index_batches: Iterable[torch.Tensor]) -> Generator[tuple[torch.Tensor, torch.Tensor], None, None]:
+    for indices in index_batches:
+        yield indices, indices
+
+
+def _ahead(
+    read: Callable[[torch.Tensor], torch.Tensor], index_batches: Iterable[torch.Tensor], threads: int, prefetch: int
+) -> Generator[tuple[torch.Tensor, torch.Tensor], None, None]:
+    """Index batches with what was read for them, in threads, before it is asked for."""
     upcoming = iter(index_batches)
     waiting: deque[tuple[torch.Tensor, Future[torch.Tensor]]] = deque()
     pool = ThreadPoolExecutor(threads, thread_name_prefix="nngk-load")
@@ -80,10 +110,7 @@ def _batches(
             # One more starts before the consumer takes over, so that threads work while it does.
             for following in islice(upcoming, 1):
                 waiting.append((following, pool.submit(read, following)))
-            pixels = pixels.to(device, non_blocking=pin)
-            if transform is not None:
-                pixels = transform(pixels, generator)
-            yield pixels, all_labels[indices].to(device), indices.to(device)
+            yield indices, pixels
     finally:
         # Reached at the end, on an error and when the consumer closes the iterator early.
         pool.shutdown(wait=True, cancel_futures=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -54,10 +55,10 @@ class Augmentation:
             )
         count, _, height, width = batch.shape
         windows, flipped = self.draw(count, height, width, generator)
-        pixels = _sample(batch, windows.to(batch.device), flipped.to(batch.device), self.size)
-        mean = torch.tensor(self.mean, device=batch.device).view(-1, 1, 1)
-        std = torch.tensor(self.std, device=batch.device).view(-1, 1, 1)
-        return pixels.div_(255).sub_(mean).div_(std)
+        # One small copy, which a GPU does not have to be waited for.
+        luck = _placed(torch.cat([windows.float(), flipped[:, None].float()], dim=1), batch.device)
+        pixels = _sample(batch, luck[:, :4], luck[:, 4] > 0, self.size)
+        return pixels.div_(255).sub_(_channels(self.mean, batch.device)).div_(_channels(self.std, batch.device))
 
     def draw(
         self, count: int, height: int, width: int, generator: torch.Generator | None = None
@@ -112,10 +113,24 @@ def evaluation(
     return Augmentation(size=size, crop="centre", flip=False, mean=tuple(mean), std=tuple(std))
 
 
+def _placed(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A small tensor on the device of the images."""
+    if device.type == "cuda" and numbers.device.type == "cpu":
+        return numbers.pin_memory().to(device, non_blocking=True)
+    return numbers.to(device)
+
+
+@functools.lru_cache(maxsize=64)
+def _channels(values: tuple[float, ...], device: torch.device) -> torch.Tensor:
+    """A number for each channel, copied to a device once."""
+    with torch.inference_mode(False):
+        return torch.tensor(values, device=device).view(-1, 1, 1)
+
+
 def _sample(batch: torch.Tensor, windows: torch.Tensor, flipped: torch.Tensor, size: int) -> torch.Tensor:
     """Bilinear samples at the centres of a size×size grid laid over each window, float32."""
     height, width = batch.shape[-2:]
-    left, top, wide, tall = windows.to(torch.float32).unbind(1)
+    left, top, wide, tall = windows.unbind(1)
     steps = (torch.arange(size, device=batch.device) + 0.5) / size  # (size,) of the way across a window
     across = torch.where(flipped[:, None], 1 - steps, steps)
     # In grid_sample's frame the image spans -1 to 1, pixel borders included.
