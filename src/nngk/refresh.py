@@ -163,4 +163,8 @@ class _Pending:
         if self._error is not None:
             raise self._error
         assert self._value is not None
+        if self._stream is not None:
+            # They belong to the side stream: its next refresh must not write there before the copy that reads them.
+            for tensor in self._value[:2]:
+                tensor.record_stream(torch.cuda.current_stream(self._device))
         return self._value
