@@ -77,6 +77,8 @@ class Settings:
     seed: int = 0  # of the split, the weights, the batches and the crops
     device: str = "auto"  # 'cpu', 'cuda'; auto: a GPU if there is one
     threads: int = 2  # that decode images
+    resident_gib: float = 16.0  # decoded images up to this size stay in the GPU's memory; 0: they come batch by batch
+    compile: Literal["off", "default", "reduce-overhead"] = "off"  # torch.compile the network's training steps
 
     def __post_init__(self) -> None:
         for field, hint in get_type_hints(type(self)).items():
@@ -98,6 +100,7 @@ class Settings:
         for field in ("sigma_factor", "sigma_lr_factor", "weight_lr_factor", "embedding_lr_factor"):
             self._require(0 < getattr(self, field) < math.inf, field, "above 0")
         self._require(self.threads >= 1, "threads", "at least 1")
+        self._require(0 <= self.resident_gib < math.inf, "resident_gib", "at least 0")
         if isinstance(self.sigma, int | float):
             self._require(0 < self.sigma < math.inf, "sigma", "above 0")
 

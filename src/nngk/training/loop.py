@@ -27,6 +27,7 @@ from nngk.training.finish import classifier_sigma, finish
 from nngk.training.log import RunLog
 from nngk.training.optimiser import rate, set_rate
 from nngk.training.parts import Transform
+from nngk.training.profile import StepProfile, report, watch
 from nngk.training.run import Run, as_numbers
 from nngk.training.validation import run_sigma, validate
 
@@ -42,10 +43,12 @@ def train(
     out: str | Path,
     resume: bool = False,
     tensorboard: bool = False,
+    profile: bool = False,
 ) -> Model:
     """Train on a folder, CSV file, data frame or :class:`ImageTable`; returns the model, also saved in ``out``.
 
-    ``resume`` continues a run that was stopped in ``out``, as if it had not been.
+    ``resume`` continues a run that was stopped in ``out``, as if it had not been. ``profile`` watches some steps and
+    writes where their time went into ``out/run/profile``.
     """
     settings = settings or Settings()
     out = Path(out)
@@ -64,11 +67,12 @@ def train(
         run.resume()
     log = RunLog(folder, run.at.epoch, tensorboard)
     _introduce(run, resume)
+    watcher = watch(run) if profile else None
     started = time.perf_counter() - run.at.seconds
 
     with _stop_on_ctrl_c() as stopping:
         while run.at.epoch < settings.epochs and not _patience_lost(run):
-            loss, images_per_second = _epoch(run, stopping, started)
+            loss, images_per_second = _epoch(run, stopping, started, watcher)
             # Validation reads the embeddings of this moment; where the bank is due now, it provides half of them.
             run.refresher.before_step(run.at.step, run.trainee)
             scores, score = validate(run)
@@ -82,6 +86,8 @@ def train(
             run.save()
 
     run.refresher.finish(run.at.step)
+    if watcher is not None:
+        report(watcher, run)
     _restore(run, read_tensors(folder / "best.safetensors"))
     model = finish(run, time.perf_counter() - started)
     model.save(out)
@@ -90,7 +96,9 @@ def train(
     return model
 
 
-def _epoch(run: Run, stopping: Callable[[], bool], started: float) -> tuple[float, float]:
+def _epoch(
+    run: Run, stopping: Callable[[], bool], started: float, watcher: StepProfile | None = None
+) -> tuple[float, float]:
     """One pass over the training batches; returns the mean loss and images a second."""
     at, settings = run.at, run.settings
     begun, seen = time.perf_counter(), 0
@@ -104,15 +112,18 @@ def _epoch(run: Run, stopping: Callable[[], bool], started: float) -> tuple[floa
     run.trainee.train()
     with task(f"epoch {at.epoch + 1}/{settings.epochs}", total) as advance:
         advance(sum(len(b) for b in upcoming[: at.batch]))
-        for images, labels, indices in batches(
+        coming = batches(
             run.parts.train.source,
             run.parts.train.labels,
             upcoming[at.batch :],
             _seeded(run.parts.augment, settings.seed, at.step),
             device=run.device,
             threads=settings.threads,
-        ):
+        )
+        for images, labels, indices in coming if watcher is None else watcher.watched(coming):
             losses.append(_step(run, images, labels, indices))
+            if watcher is not None:
+                watcher.step()
             at.batch, at.step, seen = at.batch + 1, at.step + 1, seen + len(labels)
             if len(losses) >= read_every:
                 at.loss_sum += _read(losses, at.step)
@@ -136,19 +147,23 @@ def _step(run: Run, images: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
     """One step: renew the bank if it is due, embed, compare with the neighbours' centres, learn."""
     settings, step = run.settings, run.at.step
     if isinstance(run.objective, GaussianKernelLoss):
-        run.refresher.before_step(step, run.trainee)
+        with run.stage("refresh"):
+            run.refresher.before_step(step, run.trainee)
         if step == 0:
             _first_sigma(run, run.objective)
     torch.manual_seed(_mixed(settings.seed, step))  # dropout of this step, whether or not the run was stopped before it
     set_rate(run.optimiser, rate(step, run.total_steps, settings))
-    with torch.autocast(run.device.type, torch.bfloat16, enabled=run.amp):
-        embeddings = run.trainee(images)
-    loss = run.objective(embeddings, labels, indices)
+    with run.stage("forward"), torch.autocast(run.device.type, torch.bfloat16, enabled=run.amp):
+        embeddings = run.stepping(images)
+    with run.stage("loss"):
+        loss = run.objective(embeddings, labels, indices)
     run.optimiser.zero_grad(set_to_none=True)
-    loss.backward()
-    if settings.clip:
-        torch.nn.utils.clip_grad_norm_([p for g in run.optimiser.param_groups for p in g["params"]], settings.clip)
-    run.optimiser.step()
+    with run.stage("backward"):
+        loss.backward()
+    with run.stage("optimiser"):
+        if settings.clip:
+            torch.nn.utils.clip_grad_norm_([p for g in run.optimiser.param_groups for p in g["params"]], settings.clip)
+        run.optimiser.step()
     if settings.write_back and isinstance(run.objective, GaussianKernelLoss):
         run.bank.write_back(indices, embeddings)
     return loss.detach()
@@ -245,7 +260,7 @@ def _same_settings(folder: Path, asked: Settings) -> Settings:
             "Start one without --resume."
         )
     before = Settings.from_dict(read_json(folder / "settings.json", "a run that can be resumed"))
-    free, old, new = ("device", "threads"), before.to_dict(), asked.to_dict()
+    free, old, new = ("device", "threads", "resident_gib", "compile"), before.to_dict(), asked.to_dict()
     default = Settings().to_dict()
     changed = [n for n in new if n not in free and new[n] not in (old[n], default[n])]
     if changed:
@@ -254,7 +269,7 @@ def _same_settings(folder: Path, asked: Settings) -> Settings:
             f"The run in {folder.parent} was started with another {told}. "
             "Resume it with its own settings, or start a new run in another folder."
         )
-    return replace(before, device=asked.device, threads=asked.threads)
+    return replace(before, **{name: new[name] for name in free})
 
 
 @contextmanager

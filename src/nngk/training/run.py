@@ -1,6 +1,7 @@
 """A training run: the pieces, built from settings and data, and what can be asked of them together."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +23,8 @@ from nngk.search import Exact
 from nngk.training.checkpoint import load_checkpoint, save_checkpoint
 from nngk.training.config import Settings
 from nngk.training.optimiser import create_optimiser
-from nngk.training.parts import Part, Parts, Projection, feature_parts, image_parts, input_spec
+from nngk.training.parts import Part, Parts, Projection, feature_parts, image_parts, input_spec, resident_parts
+from nngk.training.profile import Stage, unwatched
 
 
 @dataclass
@@ -54,6 +56,11 @@ class Run:
         self.frozen = self._frozen()
         self.parts = self._parts()
         self.trainee: nn.Module = Projection(self.network) if self.frozen else self.network
+        # The same weights; what refreshes and scores go through stays as it is, with batches of other sizes.
+        self.stepping: Callable[[Tensor], Tensor] = self.trainee
+        if settings.compile != "off":
+            self.stepping = torch.compile(self.trainee, mode=settings.compile)
+        self.stage: Stage = unwatched
         self.bank = CentreBank(
             self.parts.train.labels, self.network.dim, settings.n_neighbours or None, settings.guaranteed
         ).to(self.device)
@@ -105,7 +112,7 @@ class Run:
         freeze = self.settings.freeze_batchnorm
         if self.pretrained if freeze is None else freeze:
             self.network.freeze_batchnorm()
-        return parts
+        return resident_parts(parts, self.network.input.resize, self.device, self.settings)
 
     def _objective(self) -> GaussianKernelLoss | RivalLoss:
         s = self.settings
