@@ -38,7 +38,5 @@ def test_variants_are_run_once_and_written_down(tmp_path):
     assert len(json.loads(rows["base"]["recall@1_by_epoch"])) == 2
     assert 0 <= float(rows["softmax"]["map@r"]) <= 1
     assert "does not fit" in rows["256 pixels"]["error"]  # of pictures of 16: said, and the others went on
-    again = search(out, "--only", "base", "no such variant")
-    assert again.returncode != 0 and "no such variant" in again.stderr
     again = search(out, "--only", "base")
     assert again.stdout.count("\n") == 1 and again.returncode == 0

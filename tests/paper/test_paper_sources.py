@@ -6,6 +6,7 @@ import pytest
 
 from nngk.data import pack
 from nngk.errors import InputError
+from nngk.paper.experiments import find_experiment
 from nngk.paper.presets import classify_settings, metric_settings
 from nngk.paper.quick import quick_table
 from nngk.paper.sources import Sources
@@ -56,3 +57,12 @@ def test_the_papers_preset_is_what_the_text_says():
     c = classify_settings("paper", "vgg16")
     assert c.dim is None and c.dropout == 0.5 and c.sigma == 100 and c.batch_size == 20
     assert replace(c, loss="softmax") == classify_settings("paper", "vgg16", "softmax")
+
+
+def test_another_network_gets_its_own_settings():
+    birds, table3 = find_experiment("birds-metric"), find_experiment("birds-architectures")
+    assert {(t.network, t.settings.amp) for t in birds.trials("best")} == {("googlenet", False)}
+    assert {(t.network, t.settings.amp) for t in birds.trials("best", "resnet50-v1")} == {("resnet50-v1", None)}
+    assert find_experiment("neighbours").trials("best", "resnet50")[0].settings.pool == "avg+max"
+    with pytest.raises(InputError, match="compares networks"):
+        table3.trials("best", "resnet50")

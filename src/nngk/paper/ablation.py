@@ -44,8 +44,8 @@ def untrained(job: Job) -> dict[str, Any]:
     return scores | {"train_sigma": sigma, "epochs": 0, "seconds": round(time.perf_counter() - started, 1)}
 
 
-def _trials(preset: str) -> list[Trial]:
-    whole = classify_trial(preset, "cub200", "vgg16")
+def _trials(preset: str, network: str) -> list[Trial]:
+    whole = classify_trial(preset, "cub200", network)
     fixed = replace(whole.settings, learn_weights=False, sigma="validation")
     tuned = replace(whole.settings, sigma="validation")
     # Only the centres' weights learn, on features that never change: rates of the weights' own size.
@@ -68,4 +68,5 @@ ABLATION = Experiment(
     "at one, the network fine-tuned or left as it is.",
     _trials,
     View("variants"),
+    "vgg16",
 )

@@ -18,15 +18,13 @@ def classify_trial(preset: str, dataset: str, network: str, loss: str = "nngk", 
     return Trial(dataset, network, classify_settings(preset, network, loss), variant, rates)
 
 
-def _architectures(preset: str) -> list[Trial]:
-    return [
-        classify_trial(preset, "cub200", network, loss, name) for network, name in NETWORKS.items() for loss in LOSSES
-    ]
+def _architectures(preset: str, network: str) -> list[Trial]:
+    return [classify_trial(preset, "cub200", each, loss, name) for each, name in NETWORKS.items() for loss in LOSSES]
 
 
-def _fine_grained(preset: str) -> list[Trial]:
+def _fine_grained(preset: str, network: str) -> list[Trial]:
     trials = [
-        classify_trial(preset, dataset, "resnet50", loss, name) for dataset, name in DATASETS.items() for loss in LOSSES
+        classify_trial(preset, dataset, network, loss, name) for dataset, name in DATASETS.items() for loss in LOSSES
     ]
     # What the learned weights add is a claim of its own, and these are the datasets a reader has at hand.
     for trial in [trial for trial in trials if trial.settings.loss == "nngk"]:
@@ -35,16 +33,16 @@ def _fine_grained(preset: str) -> list[Trial]:
     return trials
 
 
-def _examples(preset: str) -> list[Trial]:
+def _examples(preset: str, network: str) -> list[Trial]:
     return [
-        replace(classify_trial(preset, "cub200", "vgg16", loss, "all" if count == 0 else str(count)), examples=count)
+        replace(classify_trial(preset, "cub200", network, loss, "all" if count == 0 else str(count)), examples=count)
         for count in EXAMPLES
         for loss in LOSSES
     ]
 
 
-def _neighbours(preset: str) -> list[Trial]:
-    trial = classify_trial(preset, "cub200", "vgg16")
+def _neighbours(preset: str, network: str) -> list[Trial]:
+    trial = classify_trial(preset, "cub200", network)
     # One learning rate for the whole curve: its points differ by the length of the lists alone.
     return [
         replace(trial, settings=replace(trial.settings, n_neighbours=count), variant=str(count), rates=trial.rates[1:2])
@@ -67,6 +65,7 @@ FINE_GRAINED = Experiment(
     "Classification with the standard splits (Cars: 30% of the training images validate; Leafsnap: 50/20/30).",
     _fine_grained,
     View("losses"),
+    "resnet50",
 )
 EXAMPLES_PER_CLASS = Experiment(
     "examples-per-class",
@@ -75,6 +74,7 @@ EXAMPLES_PER_CLASS = Experiment(
     "How accuracy on birds falls when training images are scarce: the kernels' lead is largest there.",
     _examples,
     View("curves", ("accuracy",), "examples", "training images a class"),
+    "vgg16",
 )
 NEIGHBOURHOOD = Experiment(
     "neighbours",
@@ -83,4 +83,5 @@ NEIGHBOURHOOD = Experiment(
     "Accuracy on birds against the number of neighbours that training considers: too short lists go stale.",
     _neighbours,
     View("curves", ("accuracy",), "variant", "neighbours"),
+    "vgg16",
 )

@@ -85,8 +85,8 @@ def _write_curves(job: Job, moments: list[Moment]) -> None:
     write_rows(path, others + mine)
 
 
-def _trials(preset: str) -> list[Trial]:
-    trial = classify_trial(preset, "cub200", "vgg16")
+def _trials(preset: str, network: str) -> list[Trial]:
+    trial = classify_trial(preset, "cub200", network)
     return [
         replace(trial, variant="watched", rates=trial.rates[1:2], execute=watched_training, makes=(CURVE,)),
     ]
@@ -99,5 +99,6 @@ DISTANCES = Experiment(
     "How far a training example is from its 200 nearest centres, and what their kernels say, as training goes on.",
     _trials,
     View("distances"),
+    "vgg16",
     one_seed=True,
 )

@@ -109,10 +109,10 @@ def contact_sheet(table: ImageTable, rows: np.ndarray, size: int) -> Image.Image
     return Image.fromarray(sheet)
 
 
-def _trials(preset: str) -> list[Trial]:
+def _trials(preset: str, network: str) -> list[Trial]:
     makes = (f"{FOLDER}/{{name}}.npz",)
     return [
-        Trial(dataset, "googlenet", metric_settings(preset, SIZE, "googlenet"), execute=mapped, makes=makes)
+        Trial(dataset, network, metric_settings(preset, SIZE, network), execute=mapped, makes=makes)
         for dataset in ("cub200", "cars196")
     ]
 
@@ -124,5 +124,6 @@ EMBEDDING = Experiment(
     "The test classes of the retrieval tables, laid out by t-SNE: none of them was seen in training.",
     _trials,
     View("embedding", ("recall@1", "nmi", "map@r")),
+    "googlenet",
     one_seed=True,
 )

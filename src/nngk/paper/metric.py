@@ -9,11 +9,9 @@ SIZES = (64, 128, 256, 512, 1024)
 METRICS = ("recall@1", "recall@2", "recall@4", "recall@8", "nmi", "map@r")
 
 
-def metric_trials(datasets: tuple[str, ...], preset: str) -> list[Trial]:
+def metric_trials(datasets: tuple[str, ...], preset: str, network: str) -> list[Trial]:
     """A trial for each dataset and embedding size."""
-    return [
-        Trial(dataset, "googlenet", metric_settings(preset, dim, "googlenet")) for dataset in datasets for dim in SIZES
-    ]
+    return [Trial(dataset, network, metric_settings(preset, dim, network)) for dataset in datasets for dim in SIZES]
 
 
 CARS = Experiment(
@@ -23,6 +21,7 @@ CARS = Experiment(
     "The first 98 classes of Stanford Cars196 train, the other 98 are searched among themselves; no bounding boxes.",
     partial(metric_trials, ("cars196",)),
     View("retrieval", METRICS),
+    "googlenet",
 )
 BIRDS = Experiment(
     "birds-metric",
@@ -31,6 +30,7 @@ BIRDS = Experiment(
     "The first 100 classes of CUB-200-2011 train, the other 100 are searched among themselves; no bounding boxes.",
     partial(metric_trials, ("cub200",)),
     View("retrieval", METRICS),
+    "googlenet",
 )
 DIMENSIONS = Experiment(
     "dimensions",
@@ -39,4 +39,5 @@ DIMENSIONS = Experiment(
     "More dimensions make retrieval and clustering of unseen classes better; for triplet losses they do not.",
     partial(metric_trials, ("cub200", "cars196")),
     View("curves", ("nmi", "recall@1", "recall@8"), "dim", "dimensions", ("birds-metric", "cars-metric")),
+    "googlenet",
 )

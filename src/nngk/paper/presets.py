@@ -78,7 +78,7 @@ def metric_settings(preset: str, dim: int, network: str) -> Settings:
     if require_preset(preset) == "paper":
         return replace(PAPER, task="metric", dim=dim, sigma=sigma_by_size(dim))
     own: dict[str, Any] = {}
-    if network == "googlenet":
+    if network.startswith("googlenet"):
         # No BatchNorm keeps its features in range, so half precision is not used; a wider kernel suited it.
         own = {"amp": False, "sigma_factor": 2.0}
     return replace(BEST, task="metric", dim=dim, **own)
@@ -86,7 +86,7 @@ def metric_settings(preset: str, dim: int, network: str) -> Settings:
 
 def classify_settings(preset: str, network: str, loss: str = "nngk") -> Settings:
     """Settings of a classification run, on the network's own features as in the paper."""
-    vector = network in ("alexnet", "vgg16")  # FC7, 4096 dimensions
+    vector = network.startswith(("alexnet", "vgg16"))  # FC7, 4096 dimensions
     if require_preset(preset) == "paper":
         sigma: Any = 100.0 if vector else "validation"  # 'around 100' for FC7; the others by validation loss
         chosen = replace(PAPER, dropout=0.5, n_neighbours=200, sigma=sigma)

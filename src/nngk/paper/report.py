@@ -51,7 +51,7 @@ class Section:
 
     @property
     def seconds(self) -> float:
-        return sum(float(row.get("seconds") or 0) + float(row.get("selection_seconds") or 0) for row in self.rows)
+        return sum(map(seconds_of, self.rows))
 
     @property
     def failures(self) -> list[str]:
@@ -60,6 +60,11 @@ class Section:
     @property
     def quick(self) -> bool:
         return any(row.get("quick") for row in self.rows)
+
+
+def seconds_of(row: Row) -> float:
+    """The time a run took, with that of choosing for it."""
+    return float(row.get("seconds") or 0) + float(row.get("selection_seconds") or 0)
 
 
 def write_report(results: Path, out: Path) -> list[Path]:
@@ -160,14 +165,14 @@ def _page(sections: list[Section]) -> str:
         raise MissingExtra("jinja2", "demo", "The report") from None
     template = files("nngk.paper").joinpath("report.html").read_text(encoding="utf-8")
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    rows = [row for section in sections for row in section.rows]
+    # A run that two experiments share is one run.
+    rows = list({(row["key"], row["seed"]): row for section in sections for row in section.rows}.values())
     return environment.from_string(template).render(
         sections=sections,
         rows=rows,
-        groups=[group for section in sections for group in section.groups],
         commits=sorted({row["commit"][:10] for row in rows if row.get("commit")}),
         devices=sorted({row["device"] for row in rows if row.get("device")}),
-        hours=sum(section.seconds for section in sections) / 3600,
+        hours=sum(map(seconds_of, rows)) / 3600,
         quick=any(section.quick for section in sections),
         preset_names=PRESET_NAMES,
         tile=LARGE_TILE,

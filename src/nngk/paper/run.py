@@ -115,13 +115,8 @@ class Runner:
         self, experiment: Experiment, preset: str, network: str | None, only: Mapping[str, Iterable[str]]
     ) -> list[Plan]:
         """The trials for which data and weights are at hand; the others are said to be left out, and why."""
-        trials = experiment.trials(preset)
-        if network is not None:
-            if len({trial.network for trial in trials}) > 1:
-                raise InputError(f"{experiment.name} compares networks, so --network has no place in it.")
-            trials = [replace(trial, network=network) for trial in trials]
         found = []
-        for trial in trials:
+        for trial in experiment.trials(preset, network):
             if not _wanted(trial, only):
                 continue
             try:

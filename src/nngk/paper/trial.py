@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nngk.data import ImageTable
+from nngk.errors import InputError
 from nngk.training.config import Settings
 
 PRESETS = ("paper", "best")
@@ -74,6 +75,13 @@ class Experiment:
     title: str
     source: str  # where the paper shows it
     about: str  # what to look for, in a sentence or two
-    trials: Callable[[str], list[Trial]]  # of a preset
+    make: Callable[[str, str], list[Trial]]  # the trials of a preset with a network
     view: View
+    network: str = ""  # the paper's; none where networks are compared
     one_seed: bool = False  # a picture is not averaged
+
+    def trials(self, preset: str, network: str | None = None) -> list[Trial]:
+        """The trials of a preset, with the paper's network or another in its place."""
+        if network is not None and not self.network:
+            raise InputError(f"{self.name} compares networks, so --network has no place in it.")
+        return self.make(preset, network or self.network)
