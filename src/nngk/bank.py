@@ -52,6 +52,11 @@ class CentreBank(nn.Module):
         return len(self.labels)
 
     @property
+    def considered(self) -> int:
+        """How many centres an answer considers: as many as an example in training does."""
+        return self.n_neighbours or len(self)
+
+    @property
     def filled(self) -> bool:
         """Whether the centres have been computed at least once."""
         return self.refreshed_at >= 0

@@ -60,7 +60,8 @@ class GaussianKernelLoss(nn.Module):
             raise InputError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}.")
         self.bank = bank
         self.reduction = reduction
-        start = torch.tensor(math.nan if sigma == "auto" else math.log(sigma))  # NaN: not tuned yet
+        # In float64, so that embeddings in float64 meet the exact σ. NaN: not tuned yet.
+        start = torch.tensor(math.nan if sigma == "auto" else math.log(sigma), dtype=torch.float64)
         self._maybe_open = sigma == "auto"
         if learn_sigma:
             self.log_sigma = nn.Parameter(start)

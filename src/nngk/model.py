@@ -154,9 +154,18 @@ class Model:
             x, self._engine, self.labels, self.theta, self.sigma, k or self.n_neighbours, len(self.class_names)
         )
 
+    @property
+    def classifier(self) -> str:
+        """'softmax' where a softmax layer was trained and knows every class, else 'kernels'.
+
+        Classes that were shown later stand behind the trained ones and have no row in that layer.
+        """
+        known = 0 if self.softmax is None else len(self.softmax["weight"])
+        return "softmax" if known and known == len(self.class_names) else "kernels"
+
     def probabilities(self, embeddings: Tensor) -> Tensor:
         """Class probabilities (n, n_classes) of embeddings, in the order of ``class_names``."""
-        if self.softmax is not None:
+        if self.softmax is not None and self.classifier == "softmax":
             x = embeddings.to(self.device)
             if "scale" in self.softmax:  # normalised softmax: cosines over a temperature
                 x = torch.nn.functional.normalize(x) * self.softmax["scale"]
@@ -224,7 +233,6 @@ class Model:
             torch.cat([self.theta, self._shown_weight(label, len(rows)).expand(len(rows))]),
             self.sources + [_describe(p, name, i) for i, p in enumerate(pictures)],
         )
-        self.softmax = None  # a softmax layer has no place for a new class; the kernels have
         return int((self.labels == label).sum())
 
     def remove(self, name: str) -> int:
@@ -242,8 +250,8 @@ class Model:
             self.theta[kept],
             [s for s, keep in zip(self.sources, kept.tolist()) if keep],
         )
-        if self.softmax is not None:
-            rows = torch.arange(len(self.class_names) + 1, device=self.device) != label
+        if self.softmax is not None and label < len(self.softmax["weight"]):
+            rows = torch.arange(len(self.softmax["weight"]), device=self.device) != label
             self.softmax |= {key: self.softmax[key][rows] for key in ("weight", "bias")}
         return int((~kept).sum())
 

@@ -268,7 +268,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path,
 
 
 def point_at(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
-    monkeypatch.setattr(files, "get_weight", lambda name: SimpleNamespace(url=url))
+    monkeypatch.setattr("torchvision.models.get_weight", lambda name: SimpleNamespace(url=url))
 
 
 def test_imagenet_weights_are_downloaded_once(

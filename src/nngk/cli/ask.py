@@ -105,7 +105,7 @@ def info_command(model: Path, as_json: bool) -> None:
         "centres": len(m.centres),
         "sigma": m.sigma,
         "n_neighbours": m.n_neighbours,
-        "classifier": "kernels" if m.softmax is None else "softmax",
+        "classifier": m.classifier,
         "classes": counts,
         **m.info,
     }

@@ -9,7 +9,6 @@ from torch import nn
 
 from nngk.errors import InputError
 from nngk.networks.googlenet import GoogLeNetBVLC
-from nngk.networks.paper import GoogLeNetBN, ResNet50, alexnet_fc7, vgg16_fc7
 from nngk.networks.small import SmallNetwork
 from nngk.networks.spec import HALF, InputSpec
 from nngk.networks.timm_backbones import build_timm, timm_input
@@ -41,8 +40,18 @@ class Recipe:
     dropout: float = 0.0  # the paper's, after the embedding layer
 
 
-def _plain(build: Callable[[], nn.Module], channels: int, vector: bool = False) -> Callable[[], Built]:
-    return lambda: Built(build(), channels, vector)
+def _plain(build: Callable[[], nn.Module], channels: int) -> Callable[[], Built]:
+    return lambda: Built(build(), channels, vector=False)
+
+
+def _paper(name: str, channels: int, vector: bool = False, **options: bool) -> Callable[[], Built]:
+    # torchvision's models take as long to import as a small model to answer, so they wait until one is wanted.
+    def build() -> Built:
+        from nngk.networks import paper
+
+        return Built(getattr(paper, name)(**options), channels, vector)
+
+    return build
 
 
 def _timm(name: str) -> Callable[[], Built]:
@@ -68,7 +77,7 @@ RECIPES: dict[str, Recipe] = {
     ),
     "googlenet-bvlc": Recipe(_plain(GoogLeNetBVLC, 1024), "inception5b, pooled", InputSpec(), _FILE_ONLY),
     "googlenet": Recipe(
-        _plain(GoogLeNetBN, 1024),
+        _paper("GoogLeNetBN", 1024),
         "inception5b, pooled",
         # torchvision's weights were trained on (x - 0.5) / 0.5; its transform_input undoes another normalisation.
         InputSpec(mean=HALF, std=HALF),
@@ -76,7 +85,7 @@ RECIPES: dict[str, Recipe] = {
         download="GoogLeNet_Weights.IMAGENET1K_V1",
     ),
     "alexnet": Recipe(
-        _plain(alexnet_fc7, 4096, vector=True),
+        _paper("alexnet_fc7", 4096, vector=True),
         "FC7 without its ReLU",
         InputSpec(),
         "torchvision's download",
@@ -86,7 +95,7 @@ RECIPES: dict[str, Recipe] = {
         dropout=0.5,
     ),
     "vgg16": Recipe(
-        _plain(vgg16_fc7, 4096, vector=True),
+        _paper("vgg16_fc7", 4096, vector=True),
         "FC7 without its ReLU",
         InputSpec(),
         "torchvision's download",
@@ -96,7 +105,7 @@ RECIPES: dict[str, Recipe] = {
         dropout=0.5,
     ),
     "resnet50": Recipe(
-        _plain(ResNet50, 2048),
+        _paper("ResNet50", 2048),
         "last feature map, pooled",
         InputSpec(),
         "torchvision's download",
@@ -105,7 +114,7 @@ RECIPES: dict[str, Recipe] = {
         dropout=0.5,
     ),
     "resnet50-v1": Recipe(
-        _plain(lambda: ResNet50(original_strides=True), 2048),
+        _paper("ResNet50", 2048, original_strides=True),
         "last feature map, pooled",
         InputSpec(),
         _FILE_ONLY,

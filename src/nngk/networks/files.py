@@ -9,7 +9,6 @@ from urllib.error import URLError
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torchvision.models import get_weight
 
 from nngk.errors import InputError
 from nngk.networks.backbones import LITE0, TIMM, recipe
@@ -73,6 +72,8 @@ def fetch_imagenet(name: str) -> Weights:
         raise InputError(
             f"No library carries ImageNet weights for '{name}'. Give a file with --weights FILE, or --weights random."
         )
+    from torchvision.models import get_weight
+
     url = get_weight(download).url
     try:
         state = torch.hub.load_state_dict_from_url(

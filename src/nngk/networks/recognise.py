@@ -4,7 +4,6 @@ import functools
 import warnings
 
 import torch
-import torchvision
 
 from nngk.errors import InputError
 from nngk.networks.backbones import RECIPES
@@ -20,6 +19,8 @@ def looks_like(state: State) -> str | None:
     >>> looks_like({"fc.weight": torch.zeros(2, 2)}) is None
     True
     """
+    import torchvision
+
     for name in [*RECIPES, *torchvision.models.list_models(module=torchvision.models, exclude=SLOW)]:
         shapes = _shapes(name)
         if not shapes:
@@ -45,6 +46,8 @@ def _shapes(name: str) -> dict[str, torch.Size]:
     with torch.device("meta"), warnings.catch_warnings():  # no storage, so that trying them all takes seconds
         warnings.simplefilter("ignore")  # torchvision's remarks on slow initialisation
         try:
+            import torchvision
+
             network = (
                 RECIPES[name].build().module if name in RECIPES else torchvision.models.get_model(name, weights=None)
             )

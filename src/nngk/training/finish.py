@@ -42,8 +42,8 @@ def finish(run: Run, seconds: float) -> Model:
         sigma=sigma,
         class_names=table.class_names,
         sources=[str(path) for path in table.paths],
-        familiar=familiar_densities(bank.centres, bank.theta.detach(), sigma, bank.n_neighbours or 200),
-        n_neighbours=bank.n_neighbours or 200,
+        familiar=familiar_densities(bank.centres, bank.theta.detach(), sigma, bank.considered),
+        n_neighbours=bank.considered,
         softmax=softmax_layer(run),
         info=info,
         device=run.device,
@@ -61,7 +61,7 @@ def classifier_sigma(run: Run) -> float:
     x = run.embed(run.parts.val)
     labels = run.parts.val.labels.to(x.device)
     if unseen:  # each image is answered by the other images of the part
-        squared, same = leave_one_out_neighbours(x, labels, run.bank.n_neighbours or 200)
+        squared, same = leave_one_out_neighbours(x, labels, run.bank.considered)
         return best_sigma(squared, same) if same.any() else leave_one_out_sigma(run.bank)
     return kernel_log_probabilities(run, run.bank.centres, x, labels)[0]
 

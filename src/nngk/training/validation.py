@@ -39,8 +39,7 @@ def fresh_centres(run: Run) -> Tensor:
 def kernel_log_probabilities(run: Run, centres: Tensor, x: Tensor, labels: Tensor) -> tuple[float, Tensor]:
     """The kernel classifier's answers for validation embeddings, at the σ that minimises their loss."""
     bank = run.bank
-    k = min(bank.n_neighbours or 200, len(centres))
-    squared, neighbours = Exact(centres).search(x, k)
+    squared, neighbours = Exact(centres).search(x, bank.considered)
     theta = bank.theta.detach()[neighbours]
     same = bank.labels[neighbours] == labels[:, None]
     sigma = best_sigma(squared, same, theta) if same.any() else run_sigma(run)
