@@ -31,9 +31,9 @@ import torch  # noqa: E402
 import triton  # noqa: E402
 from torch import Tensor  # noqa: E402
 
-from nngk import kernel, kernel_triton_dense, kernel_triton_lists  # noqa: E402
+from nngk import kernel, kernel_triton_backward, kernel_triton_dense, kernel_triton_lists  # noqa: E402
 from nngk.kernel_triton import fused_all_centres_loss, fused_neighbour_loss  # noqa: E402
-from nngk.kernel_triton_lists import Tiles  # noqa: E402
+from nngk.kernel_triton_launch import Tiles  # noqa: E402
 from nngk.search import cuda as search_cuda  # noqa: E402
 from nngk.search.cuda_kernels import Tile  # noqa: E402
 
@@ -72,6 +72,20 @@ def milliseconds(run: Any, repeats: int = 20, warm: int = 3) -> float:
     wait()
     times = sorted(first.elapsed_time(last) for first, last in marks)
     return times[len(times) // 2]
+
+
+def host_ms(run: Any, repeats: int = 30) -> float:
+    """Time until a run is queued, whatever the device does meanwhile."""
+    repeats = 1 if ARGS.quick else repeats
+    run()
+    wait()
+    times = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        run()
+        times.append(1e3 * (time.perf_counter() - begin))
+    wait()
+    return sorted(times)[repeats // 2]
 
 
 def replayed(run: Any, repeats: int = 20) -> float:
@@ -213,20 +227,26 @@ def section_correct() -> None:
 def loss_variants(given: list[Tensor], bytes_a_pass: float, name: str) -> None:
     """Forward and backward kernels alone, over the shapes of their tiles."""
     x, c, theta, sigma, neighbours, labels, centre_labels, own = given
-    forward = [Tiles(e, w, p) for e, w, p in [(8192, 512, 4), (4096, 512, 4), (16384, 512, 8), (8192, 1024, 4)]]
-    backward = [Tiles(4096, 256, 4), Tiles(4096, 512, 4), Tiles(4096, 128, 4), Tiles(8192, 256, 4), Tiles(2048, 256, 2)]
+    shapes = [(8192, 512, 8), (8192, 512, 4), (4096, 512, 4), (4096, 256, 4), (16384, 512, 8), (4096, 512, 8)]
+    forward = [(Tiles(*shape), kernel_triton_lists.ONE_PROGRAM) for shape in shapes]
+    forward += [(Tiles(4096, 512, 4), 0), (Tiles(8192, 1024, 4), 0)]  # softmaxes in a second kernel
+    backward = [Tiles(*s) for s in [(4096, 512, 4), (8192, 512, 8), (8192, 256, 4), (2048, 256, 2), (4096, 1024, 4)]]
     grad = torch.randn(len(x), device=DEVICE)
     rest = (neighbours, labels, centre_labels, own)
     weights = kernel_triton_lists.forward(x, c, theta, sigma, *rest)[2]
-    for tiles in forward:
+    for tiles, limit in forward:
         if late():
             return
-        t = replayed(lambda tiles=tiles: kernel_triton_lists.forward(x, c, theta, sigma, *rest, tiles=tiles))
-        record("loss", f"{name} forward {tuple(tiles)}", t * 1e3, "us", f"{bytes_a_pass / t / 1e9:.2f} TB/s")
+        run = lambda t=tiles, o=limit: kernel_triton_lists.forward(  # noqa: E731
+            x, c, theta, sigma, *rest, tiles=t, one_program=o
+        )
+        t = replayed(run)
+        how = "one program" if limit else "two kernels"
+        record("loss", f"{name} forward, {how} {tuple(tiles)}", t * 1e3, "us", f"{bytes_a_pass / t / 1e9:.2f} TB/s")
     for tiles in backward:
         if late():
             return
-        run = lambda tiles=tiles: kernel_triton_lists.backward(  # noqa: E731
+        run = lambda tiles=tiles: kernel_triton_backward.backward(  # noqa: E731
             x, c, theta, sigma, neighbours, weights, grad, need_x=True, need_theta=True, tiles=tiles
         )
         t = replayed(run)
@@ -251,7 +271,7 @@ def section_loss() -> None:
         def bare(given: list[Tensor] = given, outer: Tensor = outer) -> None:
             x, c, theta, sigma, *ids = given
             weights = kernel_triton_lists.forward(x, c, theta, sigma, *ids)[2]
-            kernel_triton_lists.backward(x, c, theta, sigma, ids[0], weights, outer, need_x=True, need_theta=True)
+            kernel_triton_backward.backward(x, c, theta, sigma, ids[0], weights, outer, need_x=True, need_theta=True)
 
         kept = kernel_triton_lists.forward(*given)[2]
         record("loss", f"{name} weights that are not zero", float((kept != 0).double().mean()), "share")
@@ -260,6 +280,10 @@ def section_loss() -> None:
         record("loss", f"{name} fused forward + backward, graph", graph * 1e3, "us", two)
         fused = milliseconds(lambda step=step: step(fused_neighbour_loss))
         record("loss", f"{name} fused forward + backward, launched", fused * 1e3, "us")
+        host = host_ms(lambda step=step: step(fused_neighbour_loss))
+        record(
+            "loss", f"{name} fused forward + backward, host alone", host * 1e3, "us", "what Python takes to launch it"
+        )
         memory = peak_mib(lambda step=step: step(fused_neighbour_loss))
         record("loss", f"{name} fused memory", memory, "MiB")
         for peer, loss in (("eager", eager_lists), ("gather + autograd", gather_lists)):
@@ -316,8 +340,8 @@ def section_search() -> None:
         floor = milliseconds(lambda half=half: bare(half), repeats, 1)
         note = f"{2e-9 * n * n * dim / floor:.0f} TFLOP/s"
         record("search", f"n={n} bare products float16", floor, "ms", note)
-        tiles = [Tile(128, 128, 64, 4, 3), Tile(128, 256, 64, 8, 3), Tile(128, 256, 64, 8, 4)]
-        tiles += [Tile(128, 128, 64, 8, 3), Tile(256, 128, 64, 8, 3), Tile(64, 256, 64, 4, 3)]
+        tiles = [Tile(128, 128, 64, 4, 3), Tile(128, 128, 64, 4, 3, True), Tile(128, 128, 64, 4, 4, True)]
+        tiles += [Tile(128, 256, 64, 8, 3, True), Tile(128, 128, 128, 4, 2, True), Tile(128, 64, 64, 4, 4, True)]
         variants: list[tuple[str, dict[str, Any]]] = [(f"fused {tuple(t)}", {"tile": t}) for t in tiles]
         variants = [("library products", {"fused_from": 1 << 40}), *variants]
         if ARGS.quick:
@@ -413,7 +437,7 @@ def section_dense() -> None:
             record("dense", f"m={m} {name} memory", peak_mib(lambda step=step, loss=loss: step(loss)), "MiB")
         if m == 100_000:
             usual = dict(kernel_triton_dense.BLOCKS)
-            for blocks in [(128, 64, 32, 4, 3), (64, 128, 32, 4, 3), (128, 128, 32, 8, 3), (64, 64, 64, 4, 2)]:
+            for blocks in [(128, 64, 32, 8, 3), (128, 64, 64, 4, 2), (128, 128, 32, 8, 3), (128, 32, 32, 4, 4)]:
                 if late():
                     break
                 kernel_triton_dense.BLOCKS[True] = blocks

@@ -87,6 +87,7 @@ def wait(device: torch.device) -> None:
 def settings(args: argparse.Namespace, network: str, batch: int, **changes: Any) -> Settings:
     """Metric learning on all training classes."""
     values: dict[str, Any] = {"task": "metric", "val_fraction": 0.0, "patience": 0, "batch_size": batch, "threads": 16}
+    values["cache"] = str(args.cache)
     if args.quick:
         values |= {"network": "small", "weights": "random", "dim": 8, "resize": 18, "crop_size": 16, "device": "cpu"}
         values |= {"n_neighbours": 6, "batch_size": min(batch, 8), "threads": 1, "epochs": 4}
@@ -233,7 +234,7 @@ def section_training(args: argparse.Namespace, report: Report, device: torch.dev
             name = f"{network}, batch {batch}"
             begin = time.perf_counter()
             # The rate stays low and level: what is timed does not depend on it, and nothing can diverge.
-            s = settings(args, network, batch, cache=f"{home}/images", lr=1e-6, schedule="constant", epochs=100)
+            s = settings(args, network, batch, lr=1e-6, schedule="constant", epochs=100)
             folder = Path(home) / f"{network}-{batch}"
             folder.mkdir()
             run = Run(split(table, s.task, s.val_fraction, s.test_fraction, s.seed), s, folder)
@@ -259,7 +260,7 @@ def section_target(args: argparse.Namespace, report: Report, device: torch.devic
     chosen = json.loads(args.settings.read_text(encoding="utf-8")) if args.settings else {}
     with tempfile.TemporaryDirectory() as home:
         begin = time.perf_counter()
-        s = settings(args, "googlenet-bvlc", 32, cache=f"{home}/images", **chosen)
+        s = settings(args, "googlenet-bvlc", 32, **chosen)
         folder = Path(home) / "run"
         folder.mkdir()
         run = Run(split(table, s.task, s.val_fraction, s.test_fraction, s.seed), s, folder)
@@ -295,7 +296,7 @@ def section_compile(args: argparse.Namespace, report: Report, device: torch.devi
             for chosen in ("off", mode):
                 folder = Path(home) / f"{network}-{chosen}"
                 folder.mkdir()
-                s = settings(args, network, batch, cache=f"{home}/images", lr=1e-6, epochs=100, compile=chosen)
+                s = settings(args, network, batch, lr=1e-6, epochs=100, compile=chosen)
                 run = Run(split(table, s.task, s.val_fraction, s.test_fraction, s.seed), s, folder)
                 begin = time.perf_counter()
                 timed_epochs(run, 1 << 40, False, 1)
@@ -340,7 +341,8 @@ def main() -> None:
     report = Report(args, device)
     sections = {name[8:]: run for name, run in globals().items() if name.startswith("section_")}
     with tempfile.TemporaryDirectory() as home:
-        table = images_table(args, Path(home))
+        args.cache = Path(home) / "cache"
+        table = images_table(args, Path(home) / "images")
         for name, run in sections.items():
             if args.only and name not in args.only:
                 continue

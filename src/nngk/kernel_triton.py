@@ -133,7 +133,7 @@ class _FusedNeighbourLoss(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        from nngk import kernel_triton_lists as lists
+        from nngk.kernel_triton_backward import backward
 
         x, centres, theta, sigma, neighbours, weights, by_sigma = ctx.saved_tensors
         need_x, _, need_theta, need_sigma = ctx.needs_input_grad[:4]
@@ -141,7 +141,7 @@ class _FusedNeighbourLoss(torch.autograd.Function):
         if need_x or need_theta:
             given = (x, centres, theta, sigma, neighbours, weights, grad.contiguous())
             with device_of(x):
-                grad_x, grad_theta = lists.backward(*given, need_x=need_x, need_theta=need_theta)
+                grad_x, grad_theta = backward(*given, need_x=need_x, need_theta=need_theta)
         if need_sigma:
             grad_sigma = (grad * by_sigma).sum().to(sigma.dtype).reshape(sigma.shape)
         return grad_x, None, grad_theta, grad_sigma, None, None, None, None

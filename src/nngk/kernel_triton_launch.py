@@ -4,11 +4,20 @@
 launches the same few kernels with the same kinds of arguments, so the compiled ones are kept here.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from nngk.kernel_triton import interpreted
+
+
+class Tiles(NamedTuple):
+    """Gathered elements a program holds at once, and its warps; a row is cut into pieces of at most ``width``."""
+
+    elements: int = 4096
+    width: int = 512
+    warps: int = 4
+
 
 _COMPILED: dict[tuple[Any, ...], Any] = {}
 
@@ -22,17 +31,27 @@ def launch(
     warps: int = 4,
 ) -> None:
     """Run ``kernel``, whose parameters are some tensors, then numbers it is not specialised for, then constants."""
-    if not interpreted():
-        # What Triton would decide by: types, constants, and whether addresses are multiples of 16.
-        aligned = not any(t.data_ptr() & 15 for t in tensors)
-        key = (id(kernel), constants, tuple([t.dtype for t in tensors]), warps, aligned, tensors[0].get_device())
-        compiled = _COMPILED.get(key)
-        if compiled is not None:
-            compiled[(programs, 1, 1)](*tensors, *numbers, *constants)
-            return
-        compiled = kernel[(programs,)](*tensors, *numbers, *constants, num_warps=warps)
-        # With a mixture of aligned and other addresses one key would stand for several kernels.
-        if aligned and hasattr(compiled, "__getitem__"):
-            _COMPILED[key] = compiled
+    arguments = (*tensors, *numbers, *constants)
+    # With a mixture of aligned and other addresses one key would stand for several kernels.
+    if interpreted() or any(t.data_ptr() & 15 for t in tensors):
+        kernel[(programs,)](*arguments, num_warps=warps)
         return
-    kernel[(programs,)](*tensors, *numbers, *constants, num_warps=warps)
+    # What Triton decides by, besides the addresses: types and constants.
+    key = (id(kernel), constants, tuple([t.dtype for t in tensors]), warps, tensors[0].get_device())
+    compiled = _COMPILED.get(key)
+    if compiled is None:
+        _COMPILED[key] = kernel[(programs,)](*arguments, num_warps=warps)
+    else:
+        compiled[(programs, 1, 1)](*arguments)
+
+
+def blocks(tiles: Tiles, dim: int, count: int) -> tuple[int, int]:
+    """Rows and columns of a program's tile of gathered rows, powers of two."""
+    width = max(16, min(tiles.width, power_of_two(dim)))
+    rows = max(1, min(tiles.elements // width, 128, power_of_two(count)))
+    return rows, width
+
+
+def power_of_two(n: int) -> int:
+    """The least power of two that is not below ``n``."""
+    return 1 << (n - 1).bit_length()

@@ -20,7 +20,8 @@ from nngk.kernel_triton import installed, interpreted
 from nngk.search.certain import certain_nearest
 
 if TYPE_CHECKING:
-    from nngk.search.cuda_kernels import Lists, Tile
+    from nngk.search.cuda_kernels import Tile
+    from nngk.search.cuda_lists import Lists
 
 # Bytes of the candidate lists of a block of queries, and elements of a matrix of products where one is written.
 LISTS = 1 << 29
@@ -99,6 +100,7 @@ def _fill(
 ) -> Tensor:
     """Write the answers of all queries whose lists did not overflow; return the others."""
     from nngk.search import cuda_kernels as kernels
+    from nngk.search.cuda_lists import first_scores, thin
     from nngk.search.cuda_rank import rank
 
     m = len(points)
@@ -124,9 +126,7 @@ def _fill(
         part = slice(start, start + block)
         lists = empty_lists(rows.half[part], capacity)
         own = start if exclude_own else -(1 << 30)
-        kernels.first_scores(
-            multiply(rows.half[part], columns.half[:first]), low, size, alpha[part], lists, own, k, BETA
-        )
+        first_scores(multiply(rows.half[part], columns.half[:first]), low, size, alpha[part], lists, own, k, BETA)
         for span in spans(m, k, first, capacity, fused_from, PRODUCTS // len(lists.counts)):
             if span[0] < fused_from:
                 scores = multiply(rows.half[part], columns.half[span[0] : span[1]])
@@ -134,7 +134,7 @@ def _fill(
             else:
                 given = (rows.half[part], columns.half, low, size, alpha[part])
                 kernels.near_products(*given, lists, span, own, tile or kernels.Tile())
-            kernels.thin(lists, alpha[part], size, k, BETA)
+            thin(lists, alpha[part], size, k, BETA)
         rank(queries, points, order, places[part], lists, exact, k, distances, indices)
         again.append(places[part][lists.overflow.bool()])
     return torch.cat(again).long().sort().values
@@ -194,7 +194,7 @@ def spans(m: int, k: int, first: int, capacity: int, fused_from: int, widest: in
 
 def empty_lists(rows: Tensor, capacity: int) -> "Lists":
     """Room for the lists of these queries; the first columns write all of it that is ever read."""
-    from nngk.search.cuda_kernels import Lists
+    from nngk.search.cuda_lists import Lists
 
     n, device = len(rows), rows.device
     return Lists(

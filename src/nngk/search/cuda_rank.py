@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from nngk.search.cuda_kernels import Lists
+    from nngk.search.cuda_lists import Lists
 
 
 @triton.jit
