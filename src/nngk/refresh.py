@@ -76,6 +76,7 @@ class Refresher:
         self.overrun = 0  # refreshes that fell due while one was still under way; reported, never piled up
         self._answered = -1  # the last step for which a refresh was due; a loop may come to a boundary twice
         self._shadow: nn.Module | None = None
+        self._stream: torch.cuda.Stream | None = None  # one for all refreshes: each would keep memory of its own
         self._pending: _Pending | None = None
 
     def before_step(self, step: int, network: nn.Module) -> None:
@@ -89,7 +90,8 @@ class Refresher:
         if self._pending is not None:
             self.overrun += 1
         elif self.background and self.bank.filled:
-            self._pending = _Pending(step, self._snapshot(network), self._compute)
+            shadow = self._snapshot(network)
+            self._pending = _Pending(step, shadow, self._compute, self._side_stream(shadow))
         else:  # the first bank has no predecessor to train with in the meantime
             self.refresh(step, network)
 
@@ -115,6 +117,12 @@ class Refresher:
             self._shadow.load_state_dict(network.state_dict())
         return self._shadow.requires_grad_(False)
 
+    def _side_stream(self, network: nn.Module) -> "torch.cuda.Stream | None":
+        parameter = next(network.parameters(), None)
+        if self._stream is None and parameter is not None and parameter.is_cuda:
+            self._stream = torch.cuda.Stream(parameter.device)
+        return self._stream
+
     def _swap(self, step: int) -> None:
         pending, self._pending = self._pending, None
         assert pending is not None
@@ -130,17 +138,19 @@ class _Pending:
     """A computation in a thread, on a GPU in a stream of its own; its failure is raised to whoever asks."""
 
     def __init__(
-        self, step: int, network: nn.Module, compute: Callable[[nn.Module], tuple[Tensor, Tensor, int]]
+        self,
+        step: int,
+        network: nn.Module,
+        compute: Callable[[nn.Module], tuple[Tensor, Tensor, int]],
+        stream: "torch.cuda.Stream | None" = None,
     ) -> None:
         self.step, self.started = step, time.perf_counter()
         self._network, self._compute = network, compute
         self._value: tuple[Tensor, Tensor, int] | None = None
         self._error: BaseException | None = None
-        parameter = next(network.parameters(), None)
-        self._device = parameter.device if parameter is not None else torch.device("cpu")
-        self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
-        if self._stream is not None:
-            self._stream.wait_stream(torch.cuda.current_stream(self._device))  # the snapshot's copies come first
+        self._stream = stream
+        if stream is not None:
+            stream.wait_stream(torch.cuda.current_stream(stream.device))  # the snapshot's copies come first
         self._thread = threading.Thread(target=self._run, name="nngk-refresh", daemon=True)
         self._thread.start()
 
@@ -149,7 +159,7 @@ class _Pending:
             if self._stream is None:
                 self._value = self._compute(self._network)
             else:
-                with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+                with torch.cuda.device(self._stream.device), torch.cuda.stream(self._stream):
                     self._value = self._compute(self._network)
                 self._stream.synchronize()
         except BaseException as error:
@@ -166,5 +176,5 @@ class _Pending:
         if self._stream is not None:
             # They belong to the side stream: its next refresh must not write there before the copy that reads them.
             for tensor in self._value[:2]:
-                tensor.record_stream(torch.cuda.current_stream(self._device))
+                tensor.record_stream(torch.cuda.current_stream(self._stream.device))
         return self._value
