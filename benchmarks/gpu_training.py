@@ -15,6 +15,7 @@ import statistics
 import tempfile
 import time
 import traceback
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -210,6 +211,27 @@ def compare_refreshes(args: argparse.Namespace, report: Report, run: Run, name: 
     report("refresh", f"{name}, background / blocking", speeds["background"] / speeds["blocking"], "x", "bar at 128: 1")
 
 
+def waits(report: Report, run: Run, name: str, count: int = 6) -> None:
+    """How often the host waits for the GPU in a step; the first step may, to place what stays there."""
+    if run.device.type != "cuda":
+        return
+    given = (run.parts.train.source, run.parts.train.labels, run.index_batches(0)[:count])
+    augment = loop._seeded(run.parts.augment, 0, 0)
+    found: list[int] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            for images, labels, indices in batches(*given, augment, device=run.device):
+                loop._step(run, images, labels, indices)
+                run.at.step += 1
+                found.append(len(caught))
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    places = {f"{Path(w.filename).name}:{w.lineno}" for w in caught[found[0] :]}
+    report("training", f"{name}, waits a step", (found[-1] - found[0]) / (count - 1), "", " ".join(sorted(places)))
+
+
 def profiled(args: argparse.Namespace, report: Report, run: Run, name: str, folder: Path) -> None:
     watcher = StepProfile(folder, run.device, 3, 10)
     run.stage = watcher.stage
@@ -245,6 +267,7 @@ def section_training(args: argparse.Namespace, report: Report, device: torch.dev
             compare_refreshes(args, report, run, name)
             profiles = args.out / "profile" if (network, batch) == ("googlenet-bvlc", 20) else folder / "profile"
             try:
+                waits(report, run, name)
                 profiled(args, report, run, name, profiles)
             except Exception:
                 traceback.print_exc()

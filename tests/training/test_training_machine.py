@@ -1,0 +1,75 @@
+"""The settings that fit a run to its machine: what is compiled, and where the images are."""
+
+import pytest
+import torch
+
+from nngk.data import read_images, split
+from nngk.errors import InputError
+from nngk.training import loop, parts
+from nngk.training.config import Settings
+from nngk.training.run import Run
+from shapes import TINY, write_shapes
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return read_images(write_shapes(tmp_path_factory.mktemp("shapes"), ("disc", "frame"), count=10))
+
+
+def make_run(data, folder, **changes):
+    s = Settings(**{**TINY, **changes})
+    folder.mkdir()
+    return Run(split(data, s.task, s.val_fraction, s.test_fraction, s.seed), s, folder)
+
+
+def test_steps_go_through_the_compiled_network_and_refreshes_do_not(data, tmp_path, monkeypatch):
+    seen = []
+
+    def compiled(module, mode):
+        assert mode == "default"
+        return lambda x: (seen.append(module.training), module(x))[1]
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    run = make_run(data, tmp_path / "run", compile="default")
+    plain = make_run(data, tmp_path / "plain")
+    losses = [loop._epoch(r, lambda: False, 0.0)[0] for r in (run, plain)]
+    assert seen == [True] * run.steps_per_epoch
+    assert losses[0] == losses[1]
+
+
+def test_images_stay_where_they_are_without_a_gpu(data, tmp_path):
+    run = make_run(data, tmp_path / "run")
+    same = parts.resident_parts(run.parts, 18, torch.device("cpu"), run.settings)
+    assert same.train.source is run.parts.train.source and same.augment is run.parts.augment
+
+
+def test_the_limit_is_one_for_all_parts(data, tmp_path, monkeypatch):
+    run = make_run(data, tmp_path / "run", resident_gib=1e-5)
+    limits = []
+
+    def kept(source, size, device, limit, **options):
+        limits.append(limit)
+        return parts.Resident(source, "cpu")
+
+    monkeypatch.setattr(parts, "kept", kept)
+    there = parts.resident_parts(run.parts, 18, torch.device("cuda"), run.settings)
+    sizes = [len(part) * 3 * 18 * 18 for part in (run.parts.train, run.parts.val)]
+    assert limits == pytest.approx([1e-5 * 2**30, 1e-5 * 2**30 - sizes[0], 1e-5 * 2**30 - sum(sizes)])
+    everything = torch.arange(len(run.parts.train))
+    assert torch.equal(there.train.source.batch(everything), run.parts.train.source.batch(everything))
+
+
+def test_a_resumed_run_may_change_its_machine(data, tmp_path):
+    asked = Settings(**TINY)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoint.json").write_text("{}")
+    loop.write_json(tmp_path / "run" / "settings.json", asked.to_dict())
+    changed = Settings(**{**TINY, "compile": "default", "resident_gib": 0.0})
+    assert loop._same_settings(tmp_path / "run", changed) == changed
+
+
+def test_refusals():
+    with pytest.raises(InputError, match="resident_gib"):
+        Settings(resident_gib=-1)
+    with pytest.raises(InputError, match="compile"):
+        Settings(compile="always")
