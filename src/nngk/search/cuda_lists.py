@@ -9,6 +9,7 @@ from torch import Tensor
 
 # Halvings of the range in which a limit lies; after these less than an entry of a list is at stake.
 STEPS = 14
+FIRST_STEPS = 10  # of a limit that the next run of columns lowers anyway
 
 
 class Lists(NamedTuple):
@@ -125,7 +126,7 @@ def first_scores(
         beta,
         CAPACITY=lists.values.shape[1],
         COLUMNS=columns,
-        STEPS=STEPS,
+        STEPS=FIRST_STEPS,
         num_warps=min(16, max(1, columns // 1024)),
     )
 
