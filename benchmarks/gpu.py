@@ -227,10 +227,10 @@ def section_correct() -> None:
 def loss_variants(given: list[Tensor], bytes_a_pass: float, name: str) -> None:
     """Forward and backward kernels alone, over the shapes of their tiles."""
     x, c, theta, sigma, neighbours, labels, centre_labels, own = given
-    shapes = [(8192, 512, 8), (8192, 512, 4), (4096, 512, 4), (4096, 256, 4), (16384, 512, 8), (4096, 512, 8)]
+    shapes = [(8192, 512, 8), (8192, 512, 4), (4096, 512, 4), (4096, 512, 8)]
     forward = [(Tiles(*shape), kernel_triton_lists.ONE_PROGRAM) for shape in shapes]
-    forward += [(Tiles(4096, 512, 4), 0), (Tiles(8192, 1024, 4), 0)]  # softmaxes in a second kernel
-    backward = [Tiles(*s) for s in [(4096, 512, 4), (8192, 512, 8), (8192, 256, 4), (2048, 256, 2), (4096, 1024, 4)]]
+    forward += [(Tiles(4096, 512, 4), 0)]  # softmaxes in a second kernel
+    backward = [Tiles(*s) for s in [(4096, 512, 4), (8192, 512, 8), (8192, 256, 4)]]
     grad = torch.randn(len(x), device=DEVICE)
     rest = (neighbours, labels, centre_labels, own)
     weights = kernel_triton_lists.forward(x, c, theta, sigma, *rest)[2]
