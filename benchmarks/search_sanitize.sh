@@ -5,7 +5,7 @@ set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 build=$(mktemp -d)
 trap 'rm -rf "$build"' EXIT
-flags="-std=c++17 -O1 -g -fno-omit-frame-pointer -pthread"
+flags="-std=c++17 -O2 -g -fno-omit-frame-pointer -pthread"
 [ $# -gt 0 ] || set -- address thread
 for kind in "$@"; do
     sanitize="-fsanitize=$kind"
@@ -28,6 +28,6 @@ for kind in "$@"; do
     # shellcheck disable=SC2086
     "${CXX:-c++}" $flags $sanitize "$build"/*.o -o "$build/stress"
     echo "$kind sanitizer:"
-    "$build/stress"
+    if [ "$kind" = thread ]; then "$build/stress" less; else "$build/stress"; fi
     rm "$build"/*.o
 done

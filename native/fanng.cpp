@@ -10,9 +10,11 @@ namespace nngk {
 namespace {
 
 constexpr size_t ENTRY_LEAF = 24;  // points of a leaf of the tree that queries descend: all of them start the walk
-constexpr size_t FAN = 40;         // neighbours whose neighbours a point looks at in a round of refinement
+constexpr double STANDSTILL = 0.01;  // gain of a round below which the next one looks further
 constexpr size_t WALK_ROUNDS = 8;
 constexpr size_t PIECE = 8;        // queries a thread takes at a time
+
+size_t usual_reach(size_t width) { return std::max<size_t>(24, width * 45 / 100); }
 
 }  // namespace
 
@@ -85,7 +87,7 @@ void Fanng::find_lists(const Matrix& rows, const std::vector<uint32_t>& leaves, 
         if (points_.has_codes() && !codes_agree()) points_.drop_codes();
     }
     if (leaves.size() > 2 && points_.size() > 4096)
-        for (uint32_t round = 0; round < settings_.rounds; ++round) refine(width, FAN, round == 0, threads);
+        for (uint32_t round = 0; round < settings_.rounds; ++round) refine(width, usual_reach(width), round == 0, threads);
     rescore_lists(threads);
 }
 
@@ -251,13 +253,21 @@ double Fanng::refine_lists(size_t k, const int64_t* ids, const int64_t* truth, s
                            int threads) {
     std::unique_lock<std::shared_mutex> writing(lock_);
     const size_t width = std::max(kept_width(k), list_width_);
+    size_t reach = usual_reach(width);
     bool marked = false;
-    if (lists_stale_ || width > list_width_) refine(width, FAN, true, threads), marked = true;
+    auto round = [&](bool all_fresh) { refine(width, reach, all_fresh, threads), marked = true; };
+    if (lists_stale_ || width > list_width_) round(true);
     double share = list_share(ids, truth, n, k);
-    for (int round = 0; round < most_rounds && share < wanted; ++round) {
-        refine(width, FAN, !marked, threads), marked = true;
+    for (int r = 0; r < most_rounds && share < wanted; ++r) {
+        round(!marked);
+        const double before = share;
         share = list_share(ids, truth, n, k);
+        if (share < wanted && share - before < STANDSTILL && reach < width) {
+            reach = std::min(width, reach * 8 / 5);
+            marked = false;  // what was too far to be looked at is not fresh, but new
+        }
     }
+    marked |= reach != usual_reach(width);
     if (marked) rescore_lists(threads);
     lists_stale_ = false;
     return share;

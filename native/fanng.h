@@ -86,7 +86,7 @@ private:
     void seed_lists(Lists& lists, const Matrix& x, const std::vector<uint32_t>& first_leaves, int threads);
     void lists_to_rows(Lists& lists, size_t width, int threads);
     bool codes_agree() const;
-    void refine(size_t width, size_t fan, bool all_fresh, int threads);
+    void refine(size_t width, size_t reach, bool all_fresh, int threads);
     void rescore_lists(int threads);
     // edges.cpp
     template <class Space>

@@ -7,7 +7,6 @@
 namespace nngk {
 namespace {
 
-constexpr size_t DEPTH = 24;             // how far down the lists of its neighbours a point looks
 constexpr size_t SMALL = 4096;           // up to here every pair is compared
 
 uint64_t word(uint32_t distance, uint32_t entry) { return uint64_t(distance) << 32 | entry; }
@@ -109,7 +108,10 @@ bool Fanng::codes_agree() const {
     return total == 0 || double(agree) >= 0.85 * double(total);
 }
 
-void Fanng::refine(size_t width, size_t fan, bool all_fresh, int threads) {
+// Each point looks at its first `reach` neighbours and at as many that have it among theirs, and with each of them at
+// the nearest of its list and at some that have it in their lists.
+void Fanng::refine(size_t width, size_t reach, bool all_fresh, int threads) {
+    const size_t fan = reach, depth = reach * 6 / 10, back = reach * 4 / 10;
     const size_t n = points_.size(), old_width = list_width_;
     Array<uint32_t> before(lists_.data(), lists_.data() + lists_.size());
     if (all_fresh)
@@ -132,18 +134,21 @@ void Fanng::refine(size_t width, size_t fan, bool all_fresh, int threads) {
                     seen.add(w);
                     if (dead_.empty() || !dead_[w]) mine.push_back(w);
                 }
-                auto look = [&](uint32_t entry) {
-                    const uint32_t* theirs = &before[(entry & ~FRESH) * old_width];
-                    for (size_t j = 0; j < std::min(DEPTH, old_width) && theirs[j] != NONE; ++j)
-                        if ((entry | theirs[j]) & FRESH) {
-                            const uint32_t w = theirs[j] & ~FRESH;
-                            if (seen.add(w) && (dead_.empty() || !dead_[w])) fresh.push_back(w);
-                        }
-                };
-                reverse.some(u, fan, [&](uint32_t e) {
+                auto meet = [&](uint32_t e) {
                     const uint32_t w = e & ~FRESH;
                     if (seen.add(w) && (dead_.empty() || !dead_[w])) fresh.push_back(w);
-                });
+                };
+                auto look = [&](uint32_t entry) {
+                    const uint32_t v = entry & ~FRESH;
+                    const uint32_t* theirs = &before[v * old_width];
+                    for (size_t j = 0; j < std::min(depth, old_width) && theirs[j] != NONE; ++j)
+                        if ((entry | theirs[j]) & FRESH) meet(theirs[j]);
+                    // Points that are in few lists are found through their own.
+                    reverse.some(v, back, [&](uint32_t e) {
+                        if ((entry | e) & FRESH) meet(e);
+                    });
+                };
+                reverse.some(u, fan, meet);
                 for (size_t j = 0; j < std::min(fan, old_width) && list[j] != NONE; ++j) look(list[j]);
                 reverse.some(u, fan, look);
                 measure_all(space, mine.data(), mine.size(), [&](uint32_t d, uint32_t w) { found.push_back(word(d, w)); });
