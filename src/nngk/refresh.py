@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from nngk.bank import CentreBank
 from nngk.errors import InputError
+from nngk.search.exact import Exact
 from nngk.search.protocol import Engine
 
 
@@ -45,6 +46,7 @@ class Refreshed:
     swapped_step: int  # the step at which training began to use them
     seconds: float
     n_lonely: int  # examples with no same-class centre in their list
+    list_recall: float = 1.0  # share of the true neighbours in the lists, measured on a sample
 
     @property
     def staleness(self) -> int:
@@ -73,6 +75,7 @@ class Refresher:
     ) -> None:
         self.bank, self.embed, self.every, self.engine, self.background = bank, embed, every, engine, background
         self.history: list[Refreshed] = []
+        self._list_recall = 1.0
         self.overrun = 0  # refreshes that fell due while one was still under way; reported, never piled up
         self._answered = -1  # the last step for which a refresh was due; a loop may come to a boundary twice
         self._shadow: nn.Module | None = None
@@ -107,7 +110,10 @@ class Refresher:
 
     def _compute(self, network: nn.Module) -> tuple[Tensor, Tensor, int]:
         centres = self.embed(network)
-        return centres, *self.bank.lists(centres, self.engine)
+        neighbours, n_lonely = self.bank.lists(centres, self.engine)
+        if self.engine is not None and not isinstance(self.engine, Exact):
+            self._list_recall = list_recall(centres, neighbours, self.bank.considered)
+        return centres, neighbours, n_lonely
 
     def _snapshot(self, network: nn.Module) -> nn.Module:
         # Train or eval mode belongs to a module, so the snapshot needs a module of its own.
@@ -131,7 +137,22 @@ class Refresher:
     def _take(self, snapshot: int, step: int, started: float, result: tuple[Tensor, Tensor, int]) -> None:
         centres, neighbours, n_lonely = result
         self.bank.replace(centres, neighbours, n_lonely, step=snapshot)
-        self.history.append(Refreshed(snapshot, step, time.perf_counter() - started, n_lonely))
+        self.history.append(Refreshed(snapshot, step, time.perf_counter() - started, n_lonely, self._list_recall))
+
+
+def list_recall(centres: Tensor, neighbours: Tensor, k: int, sample: int = 200) -> float:
+    """The share of each point's true ``k`` nearest others that its list holds, over a sample of the points.
+
+    >>> list_recall(torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([[1], [0], [0]]), k=1)
+    0.6666666666666666
+    """
+    rows = torch.linspace(0, len(centres) - 1, min(sample, len(centres))).long().to(centres.device)
+    found = Exact(centres).search(centres[rows], min(k + 1, len(centres)))[1].tolist()
+    shares = []
+    for own, nearest, listed in zip(rows.tolist(), found, neighbours[rows].tolist()):
+        true = [i for i in nearest if i != own][:k]
+        shares.append(len(set(true) & set(listed)) / max(1, len(true)))
+    return sum(shares) / len(shares)
 
 
 class _Pending:

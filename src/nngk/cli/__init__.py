@@ -22,6 +22,7 @@ COMMANDS = {
     "data": ("nngk.cli.data", "Check, download and pack datasets."),
     "networks": ("nngk.cli.listings", "The networks and where their weights come from."),
     "compare": ("nngk.cli.compare", "Train several losses under one protocol and compare them."),
+    "paper": ("nngk.cli.paper", "Run the paper's tables and figures, and report them beside the published ones."),
     "losses": ("nngk.cli.listings", "The losses that train can use."),
 }
 
@@ -63,7 +64,8 @@ def cli() -> None:
 def main() -> None:
     """The entry point: a user's mistake ends in a sentence, never in a traceback."""
     try:
-        cli(standalone_mode=False)
+        code = cli(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)  # a command that exits with a code returns it here
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)

@@ -21,7 +21,7 @@ def data_command() -> None:
 @click.option("--decode/--no-decode", default=True, show_default=True, help="Open every image to find broken ones.")
 @json_option
 def check_command(directory: Path, decode: bool, as_json: bool) -> None:
-    """Say what DIRECTORY is, what of it is complete, and what is broken. Exits with 1 where something is."""
+    """Say what DIRECTORY is, what is complete and what is broken. Exits with 1 where something is missing or broken."""
     from nngk.data.check import check_folder
     from nngk.progress import watch
 

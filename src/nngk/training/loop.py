@@ -233,6 +233,8 @@ def _record(run: Run, log: RunLog, loss: float, speed: float, scores: dict[str, 
         if run.refresher.history:
             last = run.refresher.history[-1]
             row |= {"refresh_seconds": round(last.seconds, 3), "staleness": last.staleness, "lonely": last.n_lonely}
+            if run.search.name != "exact":
+                row["list_recall"] = round(last.list_recall, 4)
         if run.refresher.overrun:
             row["refreshes_skipped"] = run.refresher.overrun
     log.write(row)
@@ -248,6 +250,8 @@ def _introduce(run: Run, resume: bool) -> None:
         f"{len(run.split.train.class_names)} classes; training {what} {s.network} with the loss '{s.loss}' "
         f"on {run.device}."
     )
+    if isinstance(run.objective, GaussianKernelLoss) and run.bank.n_neighbours is not None:
+        say(f"Neighbour lists: {run.search.reason}; expected recall {run.search.recall:.2f}.")
     if resume:
         say(f"Resuming in epoch {run.at.epoch + 1} of {s.epochs}.")
 

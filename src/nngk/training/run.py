@@ -19,7 +19,7 @@ from nngk.networks import EmbeddingNetwork, create_network
 from nngk.refresh import Refreshed, Refresher, interval_in_steps
 from nngk.rivals import create_loss
 from nngk.rivals.base import RivalLoss
-from nngk.search import Exact
+from nngk.search import Choice, Engine, choose, create_engine
 from nngk.training.checkpoint import load_checkpoint, save_checkpoint
 from nngk.training.config import Settings
 from nngk.training.optimiser import create_optimiser
@@ -73,7 +73,7 @@ class Run:
             self.bank,
             lambda network: self.embed(self.parts.train, network),
             interval_in_steps(settings.update_interval, self.steps_per_epoch),
-            Exact(),
+            self._engine(),
             settings.background,
         )
 
@@ -113,6 +113,14 @@ class Run:
         if self.pretrained if freeze is None else freeze:
             self.network.freeze_batchnorm()
         return resident_parts(parts, self.network.input.resize, self.device, self.settings)
+
+    def _engine(self) -> Engine:
+        """The search behind the neighbour lists; kept from refresh to refresh."""
+        n, dim, k, s = len(self.bank), self.network.dim, self.bank.considered, self.settings
+        self.search = (
+            choose(n, dim, k, self.device) if s.search == "auto" else Choice(s.search, f"{s.search}, as set", 1)
+        )
+        return create_engine(self.search.name, dim=dim, n=n, k=k, device=self.device, seed=s.seed)
 
     def _objective(self) -> GaussianKernelLoss | RivalLoss:
         s = self.settings
