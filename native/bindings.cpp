@@ -39,7 +39,7 @@ Settings make_settings(nb::kwargs options) {
         if (options.contains(name)) field = nb::cast<T>(options[name]);
     };
     set("dim", s.dim), set("degree", s.degree), set("alpha", s.alpha), set("neighbours", s.neighbours);
-    set("success", s.success), set("trees", s.trees), set("leaf", s.leaf), set("rounds", s.rounds);
+    set("success", s.success), set("walk_rounds", s.walk_rounds), set("trees", s.trees), set("leaf", s.leaf), set("rounds", s.rounds);
     set("seed", s.seed), set("codes", s.codes);
     uint32_t storage = 0;
     set("storage", storage);
@@ -51,7 +51,7 @@ nb::dict settings_dict(const Fanng& index) {
     const Settings& s = index.settings();
     nb::dict d;
     d["dim"] = s.dim, d["degree"] = s.degree, d["alpha"] = s.alpha, d["neighbours"] = s.neighbours;
-    d["success"] = s.success, d["trees"] = s.trees, d["leaf"] = s.leaf, d["rounds"] = s.rounds;
+    d["success"] = s.success, d["walk_rounds"] = s.walk_rounds, d["trees"] = s.trees, d["leaf"] = s.leaf, d["rounds"] = s.rounds;
     d["seed"] = s.seed, d["codes"] = s.codes, d["storage"] = uint32_t(s.storage);
     return d;
 }

@@ -11,7 +11,6 @@ namespace {
 
 constexpr size_t ENTRY_LEAF = 24;  // points of a leaf of the tree that queries descend: all of them start the walk
 constexpr double STANDSTILL = 0.01;  // gain of a round below which the next one looks further
-constexpr size_t WALK_ROUNDS = 8;
 constexpr size_t PIECE = 8;        // queries a thread takes at a time
 
 size_t usual_reach(size_t width) { return std::max<size_t>(24, width * 45 / 100); }
@@ -94,7 +93,7 @@ void Fanng::find_lists(const Matrix& rows, const std::vector<uint32_t>& leaves, 
 void Fanng::link(int threads) {
     find_medoid();
     make_graph(threads);
-    walk(WALK_ROUNDS, threads);
+    walk(settings_.walk_rounds, threads);
     connect();
 }
 

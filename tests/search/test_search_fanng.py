@@ -324,3 +324,12 @@ def test_damaged_files_are_refused(x: Tensor, tmp_path: Path) -> None:
         FANNG.load(tmp_path / "nothing")
     with pytest.raises(InputError, match="cannot be written"):
         engine.save(tmp_path / "no" / "folder")
+
+
+def test_walks_go_on_until_the_wanted_share_arrives(x: Tensor) -> None:
+    shares = []
+    for rounds in (0, 5000):
+        engine = FANNG(48, success=0.98, walk_rounds=rounds)
+        engine.build(x[:2000])
+        shares.append(engine.stats()["walk_success"])
+    assert shares[0] < 0.98 <= shares[1]

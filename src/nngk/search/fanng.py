@@ -31,7 +31,9 @@ class FANNG:
         degree: most edges of a vertex: more find more at a given pool, and cost more each step.
         alpha: how much nearer r must be to q than p is, to occlude it.
         neighbours: length of the lists that the graph is made from. ``all_neighbours(k)`` costs least for k up to it.
-        success: the share of random walks that should reach their target, in a bounded number of rounds.
+        success: the share of random walks that should reach their target.
+        walk_rounds: most rounds of walks (of n/16 each) that add edges to that end. Few do for searches, which start
+            near their target; a graph that is walked from anywhere, as the paper's, needs more.
         recall: what ``search`` and ``all_neighbours`` aim at where nothing else is said.
         storage: 'float32', 'bfloat16' or 'float16'.
         seed: the same seed gives the same graph, whatever the number of threads.
@@ -53,6 +55,7 @@ class FANNG:
         alpha: float = 1.1,
         neighbours: int = 48,
         success: float = 0.98,
+        walk_rounds: int = 8,
         recall: float = 0.98,
         storage: str = "float32",
         seed: int = 0,
@@ -64,6 +67,7 @@ class FANNG:
             ("alpha", alpha, 1.0, 10.0),
             ("neighbours", neighbours, 2, 1 << 20),
             ("success", success, 0.0, 1.0),
+            ("walk_rounds", walk_rounds, 0, 1 << 20),
             ("recall", recall, 0.0, 1.0),
             ("seed", seed, 0, 1 << 48),
         ):
@@ -78,6 +82,7 @@ class FANNG:
             alpha=alpha,
             neighbours=neighbours,
             success=success,
+            walk_rounds=walk_rounds,
             seed=seed,
             storage=STORAGE[storage],
         )
