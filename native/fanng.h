@@ -24,7 +24,7 @@ struct Settings {
     uint32_t neighbours = 48;  // length of the neighbour lists that the graph is made from
     float success = 0.98f;     // share of random walks that should reach their target
     uint32_t walk_rounds = 8;  // of such walks, at most
-    uint32_t trees = 12;       // whose leaves give the first neighbour lists
+    uint32_t trees = 0;        // whose leaves give the first neighbour lists; 0: by the number of points
     uint32_t leaf = 1000;      // most points of a leaf
     uint32_t rounds = 2;       // of looking at the neighbours of neighbours
     uint64_t seed = 0;

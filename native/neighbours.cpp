@@ -4,12 +4,17 @@
 
 #include "threads.h"
 
+#include <cmath>
+
 namespace nngk {
 namespace {
 
 constexpr size_t SMALL = 4096;           // up to here every pair is compared
 
 uint64_t word(uint32_t distance, uint32_t entry) { return uint64_t(distance) << 32 | entry; }
+
+// Each tree finds a smaller share of the neighbours among more points, and costs less than a round that makes up for it.
+size_t tree_count(size_t n) { return size_t(std::clamp(12 + 8 * std::log2(double(n) / 50000), 8.0, 48.0)); }
 
 // Who has u among its first `fan` neighbours; at most `fan` of them, evenly taken.
 struct Reverse {
@@ -47,7 +52,7 @@ void Fanng::seed_lists(Lists& lists, const Matrix& x, const std::vector<uint32_t
         const uint32_t* ids;
         size_t count, tree;
     };
-    std::vector<Tree> trees(n <= SMALL ? 0 : settings_.trees - 1);
+    std::vector<Tree> trees(n <= SMALL ? 0 : (settings_.trees ? settings_.trees : tree_count(n)) - 1);
     parallel(trees.size(), 1, threads, [&](size_t t, size_t, int) {
         trees[t].build(x, n, dim, settings_.leaf, settings_.leaf, settings_.seed * 1000 + t + 1, 1);
     });
