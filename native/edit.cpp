@@ -13,7 +13,7 @@ constexpr size_t BATCH = 4096;           // new points that are linked at a time
 constexpr size_t ADD_EF = 96;            // pool of the search for a new point's neighbours
 constexpr double DEAD_SHARE = 0.1;       // of removed vertices, before the graph is mended and they are dropped
 constexpr size_t DEAD_LEAST = 256;
-constexpr size_t UPDATE_FAN = 12;
+constexpr size_t UPDATE_REACH = 12;    // the old lists are good: a short look suffices
 
 uint64_t word(uint32_t distance, uint32_t v) { return uint64_t(distance) << 32 | v; }
 
@@ -84,6 +84,7 @@ void Fanng::insert(const float* x, size_t n, int threads) {
     for (size_t i = 0; i < n; ++i) graph_.set(first + i, chosen[i].data(), chosen[i].size());
     link_to_new(first, threads);
     lists_stale_ = true;
+    fresh_.clear();
 }
 
 // The edges of new vertices are offered to their other ends, and each new vertex gets at least one edge to it.
@@ -204,6 +205,7 @@ void Fanng::renumber(const Ids& kept) {
     }
     if (!m) tree_.clear();
     dead_.clear(), dead_count_ = 0;
+    fresh_.clear();
 }
 
 // The points moved a little: the old neighbour lists, measured anew and refined once, are where the search for the new
@@ -217,7 +219,7 @@ void Fanng::update(const float* x, size_t n, int threads) {
     for (const uint32_t v : place_)
         if (v != NONE) points_.set(v, x + dim * row++);
     if (points_.has_codes()) points_.fit_codes(threads);
-    refine(list_width_, UPDATE_FAN, true, threads);
+    refine(list_width_, UPDATE_REACH, true, threads);
     rescore_lists(threads);
     lists_stale_ = false;
     link(threads);

@@ -13,7 +13,7 @@ constexpr size_t ENTRY_LEAF = 24;  // points of a leaf of the tree that queries 
 constexpr double STANDSTILL = 0.01;  // gain of a round below which the next one looks further
 constexpr size_t PIECE = 8;        // queries a thread takes at a time
 
-size_t usual_reach(size_t width) { return std::max<size_t>(24, width * 45 / 100); }
+size_t usual_reach(size_t width) { return std::max<size_t>(24, width * 3 / 10); }
 
 }  // namespace
 
@@ -44,6 +44,7 @@ void Fanng::build_unlocked(const float* x, size_t n, int threads) {
     points_ = Points(dim, settings_.storage);
     points_.resize(n);
     dead_.clear(), dead_count_ = 0, walks_ = 0, walk_success_ = 0, lists_stale_ = false;
+    fresh_.clear();
     Array<float> wide;
     Matrix given{x, dim};
     if (padded != dim) {
@@ -253,8 +254,8 @@ double Fanng::refine_lists(size_t k, const int64_t* ids, const int64_t* truth, s
     std::unique_lock<std::shared_mutex> writing(lock_);
     const size_t width = std::max(kept_width(k), list_width_);
     size_t reach = usual_reach(width);
-    bool marked = false;
-    auto round = [&](bool all_fresh) { refine(width, reach, all_fresh, threads), marked = true; };
+    bool marked = !fresh_.empty() && !lists_stale_, changed = false;
+    auto round = [&](bool all_fresh) { refine(width, reach, all_fresh, threads), marked = changed = true; };
     if (lists_stale_ || width > list_width_) round(true);
     double share = list_share(ids, truth, n, k);
     for (int r = 0; r < most_rounds && share < wanted; ++r) {
@@ -266,8 +267,7 @@ double Fanng::refine_lists(size_t k, const int64_t* ids, const int64_t* truth, s
             marked = false;  // what was too far to be looked at is not fresh, but new
         }
     }
-    marked |= reach != usual_reach(width);
-    if (marked) rescore_lists(threads);
+    if (changed) rescore_lists(threads);
     lists_stale_ = false;
     return share;
 }

@@ -135,6 +135,7 @@ private:
     std::vector<TreeNode> tree_;
     Buffer<uint32_t> lists_;   // (vertices, list_width_) by increasing distance, NONE at the end
     size_t list_width_ = 0;
+    std::vector<uint8_t> fresh_;  // of each entry of the lists, whether the last round brought it; empty: not known
     bool lists_stale_ = false;
     Buffer<uint32_t> label_;   // vertex → id
     Ids place_;                // id → vertex, NONE when removed

@@ -119,9 +119,9 @@ void Fanng::refine(size_t width, size_t reach, bool all_fresh, int threads) {
     const size_t fan = reach, depth = reach * 6 / 10, back = reach * 4 / 10;
     const size_t n = points_.size(), old_width = list_width_;
     Array<uint32_t> before(lists_.data(), lists_.data() + lists_.size());
-    if (all_fresh)
-        for (uint32_t& e : before)
-            if (e != NONE) e |= FRESH;
+    for (size_t j = 0; j < before.size(); ++j)
+        if (before[j] != NONE && (all_fresh || (!fresh_.empty() && fresh_[j]))) before[j] |= FRESH;
+    fresh_.clear();
     const Reverse reverse(before.data(), n, old_width, fan);
     Array<uint32_t> after(n * width);
     parallel(n, 256, threads, [&](size_t begin, size_t end, int) {
@@ -175,21 +175,27 @@ void Fanng::refine(size_t width, size_t reach, bool all_fresh, int threads) {
     lists_.swap(after);
 }
 
-// The marks go, and the order becomes that of the stored vectors.
+// The order becomes that of the stored vectors, and the marks go to a place of their own.
 void Fanng::rescore_lists(int threads) {
     const size_t width = list_width_;
+    fresh_.assign(lists_.size(), 0);
     parallel(points_.size(), 512, threads, [&](size_t begin, size_t end, int) {
         with_vectors(points_, [&](auto space) {
             std::vector<uint64_t> words;
+            Ids ids;
             for (size_t u = begin; u < end; ++u) {
                 uint32_t* list = &lists_[u * width];
                 size_t count = 0;
-                for (; count < width && list[count] != NONE; ++count) list[count] &= ~FRESH;
+                ids.clear(), words.clear();
+                for (; count < width && list[count] != NONE; ++count) ids.push_back(list[count] & ~FRESH);
                 space.ask_point(u);
-                words.clear();
-                measure_all(space, list, count, [&](uint32_t d, uint32_t w) { words.push_back(word(d, w)); });
-                std::sort(words.begin(), words.end());
-                for (size_t j = 0; j < count; ++j) list[j] = uint32_t(words[j]);
+                measure_all(space, ids.data(), count, [&](uint32_t d, uint32_t) { words.push_back(word(d, list[words.size()])); });
+                // Ties order by index whatever the mark.
+                std::sort(words.begin(), words.end(), [](uint64_t a, uint64_t b) { return (a & ~uint64_t(FRESH)) < (b & ~uint64_t(FRESH)); });
+                for (size_t j = 0; j < count; ++j) {
+                    fresh_[u * width + j] = (uint32_t(words[j]) & FRESH) != 0;
+                    list[j] = uint32_t(words[j]) & ~FRESH;
+                }
             }
         });
     });

@@ -13,13 +13,13 @@ from nngk.search.protocol import Engine
 ENGINES = ("auto", "exact", "fanng", "faiss-flat", "faiss-hnsw", "faiss-ivf", "hnswlib", "pynndescent")
 # Seconds of one core, measured with `nngk bench search` on a 2.6 GHz processor with AVX-512. Only their ratio decides,
 # and it changes little from machine to machine: both engines live on the same multiply-adds and the same memory.
-EXACT_PAIR = 1.15e-11  # a multiply-add of all-pairs exact search, selection included (each product serves two points)
+EXACT_PAIR = 1.27e-11  # a multiply-add of all-pairs exact search, selection included (each product serves two points)
 EXACT_TORCH = 4.0  # how much slower exact search is without the compiled core
-FANNG_POINT = 6.0e-5  # lists, graph and walks of a point
-FANNG_VALUE = 2.4e-7  # the same, for each of its dimensions
-FANNG_NEIGHBOUR = 5.0e-7  # refinement and output of one entry of a list
+FANNG_POINT = 2.0e-4  # lists, graph and walks of a point
+FANNG_VALUE = 1.0e-6  # the same, for each of its dimensions
+FANNG_NEIGHBOUR = 2.0e-6  # refinement and output of one entry of a list
 FANNG_RECALL = 0.98
-# Bytes that exact search on a GPU may need before the graph takes over.
+# Points up to which a GPU compares all pairs sooner than a CPU makes a graph.
 GPU_POINTS = 20_000_000
 
 
