@@ -76,3 +76,8 @@ def _restore_optimiser(optimiser: torch.optim.Optimizer, numbers: dict[str, Any]
         state.setdefault(int(parameter), {})[field] = value
     full["state"] = state
     optimiser.load_state_dict(full)
+    # A file has one memory layout; fused optimisers want each moment in the layout of its parameter.
+    for parameter, values in optimiser.state.items():
+        for field, value in values.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                values[field] = torch.empty_like(parameter).copy_(value)
