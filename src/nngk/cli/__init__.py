@@ -23,6 +23,7 @@ COMMANDS = {
     "networks": ("nngk.cli.listings", "The networks and where their weights come from."),
     "compare": ("nngk.cli.compare", "Train several losses under one protocol and compare them."),
     "paper": ("nngk.cli.paper", "Run the paper's tables and figures, and report them beside the published ones."),
+    "bench": ("nngk.cli.bench", "Measure neighbour search on this machine."),
     "losses": ("nngk.cli.listings", "The losses that train can use."),
 }
 

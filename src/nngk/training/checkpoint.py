@@ -77,7 +77,8 @@ def _restore_optimiser(optimiser: torch.optim.Optimizer, numbers: dict[str, Any]
     full["state"] = state
     optimiser.load_state_dict(full)
     # A file has one memory layout; fused optimisers want each moment in the layout of its parameter.
-    for parameter, values in optimiser.state.items():
-        for field, value in values.items():
-            if isinstance(value, Tensor) and value.shape == parameter.shape:
-                values[field] = torch.empty_like(parameter).copy_(value)
+    for group in optimiser.param_groups:
+        for weights in group["params"]:
+            for field, value in optimiser.state[weights].items():
+                if isinstance(value, Tensor) and value.shape == weights.shape:
+                    optimiser.state[weights][field] = torch.empty_like(weights).copy_(value)
