@@ -66,7 +66,8 @@ def main() -> None:
     """The entry point: a user's mistake ends in a sentence, never in a traceback."""
     try:
         code = cli(standalone_mode=False)
-        sys.exit(code if isinstance(code, int) else 0)  # a command that exits with a code returns it here
+        if isinstance(code, int) and code:  # a command that ends with an exit code returns it here
+            sys.exit(code)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)

@@ -32,7 +32,7 @@ def finish(run: Run, seconds: float) -> Model:
         "settings": run.settings.to_dict(),
         "frozen": run.frozen,
         "best_epoch": run.at.best_epoch + 1,
-        "seconds": round(seconds, 1),
+        "seconds": round(seconds, 3),
     }
     model = Model(
         run.network,

@@ -128,7 +128,10 @@ class Run:
             sigma: float | Literal["auto"] = s.sigma if isinstance(s.sigma, int | float) else "auto"
             return GaussianKernelLoss(self.bank, sigma, learn_sigma=s.sigma == "learned")
         classes = len(self.split.train.class_names)
-        rival = create_loss(s.loss, dim=self.network.dim, n_classes=classes, n_examples=len(self.bank), seed=s.seed)
+        options = {"engine": self._engine} if s.loss == "smart-mining" else {}  # it mines the lists a bank would have
+        rival = create_loss(
+            s.loss, dim=self.network.dim, n_classes=classes, n_examples=len(self.bank), seed=s.seed, **options
+        )
         # A rival's embeddings have unit length where its paper's do, and only there.
         self.network.head.normalise = self.network.config["normalise"] = rival.normalise
         return rival
