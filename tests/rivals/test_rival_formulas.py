@@ -37,7 +37,7 @@ def distance(a, b):
 
 
 def log_sum_exp(values):
-    top = max(float(v) for v in values)
+    top = max(float(v.detach()) for v in values)
     return top + sum((v - top).exp() for v in values).log()
 
 

@@ -41,7 +41,7 @@ def untrained(job: Job) -> dict[str, Any]:
     theta = torch.zeros(len(centres), device=device)
     answers = predict(test, engine, labels, theta, sigma, k, len(tables.train.class_names))
     scores: dict[str, Any] = classification_scores(answers.log_probabilities.exp(), parts.test.labels.to(device))
-    return scores | {"train_sigma": sigma, "epochs": 0, "seconds": round(time.perf_counter() - started, 1)}
+    return scores | {"train_sigma": sigma, "epochs": 0, "seconds": round(time.perf_counter() - started, 3)}
 
 
 def _trials(preset: str, network: str) -> list[Trial]:

@@ -51,7 +51,7 @@ def watched_training(job: Job) -> dict[str, Any]:
     seconds = time.perf_counter() - started
     test = finish(run, seconds).info.get("test", {})
     _write_curves(job, moments)
-    return {**test, "epochs": s.epochs, "lr": lr, "train_sigma": run_sigma(run), "seconds": round(seconds, 1)}
+    return {**test, "epochs": s.epochs, "lr": lr, "train_sigma": run_sigma(run), "seconds": round(seconds, 3)}
 
 
 def _look(run: Run) -> Moment:
