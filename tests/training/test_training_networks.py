@@ -1,10 +1,10 @@
 """One epoch of each of the paper's networks through the ordinary loop, at a reduced size, with random weights."""
 
 import pytest
-from shapes import write_shapes
 
 from nngk.training.config import Settings
 from nngk.training.loop import train
+from shapes import write_shapes
 
 NETWORKS = ["googlenet-bvlc", "googlenet", "alexnet", "vgg16", "resnet50", "resnet50-v1"]
 
