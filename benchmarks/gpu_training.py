@@ -183,7 +183,7 @@ def timed_epochs(run: Run, every: int, background: bool, epochs: int) -> tuple[f
     seen, begin = 0.0, time.perf_counter()
     run.refresher = Refresher(run.bank, run.refresher.embed, every, Exact(), background)
     for _ in range(epochs):
-        loop._epoch(run, lambda: False, begin)
+        loop.train_epoch(run, lambda: False, begin)
         seen += run.at.batch * run.settings.batch_size
         run.at = replace(run.at, epoch=run.at.epoch + 1, batch=0, loss_sum=0.0)
     wait(run.device)
@@ -223,7 +223,7 @@ def waits(report: Report, run: Run, name: str, count: int = 6) -> None:
         torch.cuda.set_sync_debug_mode("warn")
         try:
             for images, labels, indices in batches(*given, augment, device=run.device):
-                loop._step(run, images, labels, indices)
+                loop.take_step(run, images, labels, indices)
                 run.at.step += 1
                 found.append(len(caught))
         finally:
@@ -235,7 +235,7 @@ def waits(report: Report, run: Run, name: str, count: int = 6) -> None:
 def profiled(args: argparse.Namespace, report: Report, run: Run, name: str, folder: Path) -> None:
     watcher = StepProfile(folder, run.device, 3, 10)
     run.stage = watcher.stage
-    loop._epoch(run, lambda: False, time.perf_counter(), watcher)
+    loop.train_epoch(run, lambda: False, time.perf_counter(), watcher)
     run.at = replace(run.at, epoch=run.at.epoch + 1, batch=0, loss_sum=0.0)
     watcher.finish()
     run.stage = unwatched
@@ -293,7 +293,7 @@ def section_target(args: argparse.Namespace, report: Report, device: torch.devic
         trained = 0.0
         for _ in range(s.epochs):
             begin = time.perf_counter()
-            _, speed = loop._epoch(run, lambda: False, begin)
+            _, speed = loop.train_epoch(run, lambda: False, begin)
             run.at = replace(run.at, epoch=run.at.epoch + 1, batch=0, loss_sum=0.0)
             wait(device)
             trained += time.perf_counter() - begin

@@ -1,44 +1,53 @@
 """Which recipe finds birds of unseen species best? Variants of the settings, judged on validation classes alone.
 
-    python benchmarks/recipes.py --data DIR --weights DIR [--list best|paper|finalists] [--only NAME ...] [--folds 1]
+    python benchmarks/recipes.py --data DIR --weights DIR [--list best|paper] [--only NAME ...] [--folds 1]
 
-DIR of --data holds CUB-200-2011 or a pack of it for the task 'metric'. Of its 100 training classes, a quarter is held
-out, by another draw for each fold, and validates every epoch; the 100 test classes are never read. All decoded images
-lie on the device, so that a run is the network's time and little else. A line is printed and a row written as soon as
-a variant is done, and the same row is not computed twice.
+DIR of --data holds CUB-200-2011 or a pack of it for the task 'metric'. Of its 100 training classes, a third is held
+out, another for each fold, and validates every epoch; the 100 test classes are never read. A fold holds out neighbours
+of the alphabet: there the kinds of a genus are together, as they are in the test classes, and hard to tell apart. All
+decoded images lie on the device, so that a run is the network's time and little else. A line is printed and a row
+written as soon as a variant is done, and the same row is not computed twice.
 """
 
 import argparse
+import copy
 import csv
 import json
 import tempfile
 import time
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from record import append_rows, circumstances
 from torch import Tensor, nn
 
-from nngk.data import Images, ImageTable, Split, split
+from nngk.data import Images, ImageTable, Split
 from nngk.errors import InputError
 from nngk.metrics import evaluate
 from nngk.paper.presets import metric_settings
 from nngk.paper.sources import Sources
 from nngk.rivals.base import RivalLoss
 from nngk.training.config import Settings
-from nngk.training.loop import _step
 from nngk.training.parts import Part
 from nngk.training.run import Run
+from nngk.training.step import take_step
 from nngk.training.validation import run_sigma, validate
 
 # Each variant changes the base (our recipe, or the paper's preset for the list 'paper') in what its name says.
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "best": {
         "base": {},
+        # the start of the embedding layer
+        "random start": {"embedding_start": "random"},
+        "shrinkage 1": {"shrinkage": 1.0},
+        "shrinkage 10": {"shrinkage": 10.0},
+        "embedding x 1": {"embedding_lr_factor": 1.0},
+        "embedding x 10": {"embedding_lr_factor": 10.0},
         # before the embedding
-        "avg pool": {"pool": "avg"},
         "max pool": {"pool": "max"},
         "GeM pool": {"pool": "gem"},
         "no LayerNorm": {"layer_norm": False},
@@ -46,17 +55,17 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "dropout 0.2": {"dropout": 0.2},
         # the kernels
         "sigma x 1": {"sigma_factor": 1.0},
-        "sigma x 1.3": {"sigma_factor": 1.3},
-        "sigma x 2": {"sigma_factor": 2.0},
-        "sigma x 2.5": {"sigma_factor": 2.5},
-        "sigma by validation": {"sigma": "validation"},
+        "sigma x 1.5": {"sigma_factor": 1.5},
+        "sigma x 3": {"sigma_factor": 3.0},
+        "sigma x 4": {"sigma_factor": 4.0},
         "sigma learned": {"sigma": "learned"},
+        "margin 2": {"margin": 2.0},
+        "margin 4": {"margin": 4.0},
+        "drop half of the centres": {"drop_centres": 0.5},
+        "drop 0.9 of the centres": {"drop_centres": 0.9},
         "50 neighbours": {"n_neighbours": 50},
-        "100 neighbours": {"n_neighbours": 100},
         "400 neighbours": {"n_neighbours": 400},
         "all centres": {"n_neighbours": None},
-        "no guaranteed centre": {"guaranteed": 0},
-        "4 guaranteed centres": {"guaranteed": 4},
         "weights fixed": {"learn_weights": False},
         "weights at the network's rate": {"weight_lr_factor": 1.0},
         "weights at 1000 times": {"weight_lr_factor": 1000.0},
@@ -64,31 +73,28 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "update every 0.25 epochs": {"update_interval": 0.25},
         "update every 3 epochs": {"update_interval": 3},
         "write-back": {"write_back": True},
-        "write-back, all centres": {"write_back": True, "n_neighbours": None},
+        "average 0.99": {"average": 0.99},
+        "average 0.998": {"average": 0.998},
         # the images
         "crops from 0.08": {"crop_scale": 0.08},
         "crops from 0.3": {"crop_scale": 0.3},
         "plain random crops": {"crop": "random"},
+        "trained at 224, read at 256": {"resize": 256, "crop_size": 256, "train_crop_size": 224},
         "256 pixels": {"resize": 256, "crop_size": 256},
         # the batches
         "random batches": {"per_class": 0},
-        "2 a class": {"per_class": 2},
         "8 a class": {"per_class": 8},
         "batch 48": {"batch_size": 48},
         "batch 192": {"batch_size": 192},
         # the optimisation
         "lr 1e-5": {"lr": 1e-5},
-        "lr 2e-5": {"lr": 2e-5},
         "lr 6e-5": {"lr": 6e-5},
         "lr 1e-4": {"lr": 1e-4},
-        "embedding x 3": {"embedding_lr_factor": 3.0},
-        "embedding x 30": {"embedding_lr_factor": 30.0},
         "weight decay 0.01": {"weight_decay": 0.01},
         "weight decay 0.1": {"weight_decay": 0.1},
-        "12 epochs": {"epochs": 12},
-        "40 epochs": {"epochs": 40},
+        "20 epochs": {"epochs": 20},
         "40 epochs, lr 1e-5": {"epochs": 40, "lr": 1e-5},
-        "constant rate": {"schedule": "constant"},
+        "bfloat16": {"amp": True},
         "live BatchNorm": {"freeze_batchnorm": False},
         # for scale
         "softmax": {"loss": "softmax"},
@@ -121,14 +127,6 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "weights fixed": {"learn_weights": False},
         "normalised": {"normalise": True, "sigma": "auto"},
     },
-    # What goes well alone may not go well together: fill in from the results of 'best', and run with more folds.
-    "finalists": {
-        "base": {},
-        "write-back, 400 neighbours, sigma x 2": {"write_back": True, "n_neighbours": 400, "sigma_factor": 2.0},
-        "batch 128, weight decay 0.05": {"batch_size": 128, "weight_decay": 0.05},
-        "lr 1e-5, embedding x 30, 30 epochs": {"lr": 1e-5, "embedding_lr_factor": 30.0, "epochs": 30},
-        "256 pixels, sigma x 2": {"resize": 256, "crop_size": 256, "sigma_factor": 2.0},
-    },
 }
 
 
@@ -149,12 +147,12 @@ class ResidentRun(Run):
     """A run that reads its images where they are computed on."""
 
     def __init__(self, parts: Split, settings: Settings, folder: Path, pixels: Tensor, places: dict[Path, int]) -> None:
-        super().__init__(parts, replace(settings, cache="off"), folder)
+        super().__init__(parts, replace(settings, cache="off", resident_gib=0.0), folder)
         for part, table in ((self.parts.train, parts.train), (self.parts.val, parts.val)):
             part.source = Resident(pixels, torch.tensor([places[path] for path in table.paths], device=self.device))
 
     def embed(self, part: Part, network: nn.Module | None = None) -> Tensor:
-        network = self.trainee if network is None else network
+        network = self.answering if network is None else network
         training = network.training
         network.eval()
         with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, enabled=self.amp):
@@ -170,6 +168,8 @@ def measure(run: ResidentRun) -> dict[str, Any]:
     """Train as the library does, validating every epoch; the figures of the best epoch and of the last."""
     s, started = run.settings, time.perf_counter()
     labels = run.parts.train.labels.to(run.device)
+    run.begin()
+    start = {name: tensor.clone() for name, tensor in run.answering.state_dict().items()}
     generator = torch.Generator()
     history: list[dict[str, float]] = []
     for epoch in range(s.epochs):
@@ -182,15 +182,16 @@ def measure(run: ResidentRun) -> dict[str, Any]:
             generator.manual_seed(1_000_003 * s.seed + run.at.step)
             images = run.parts.augment(run.parts.train.source.batch(indices), generator)
             rows = indices.to(run.device)
-            losses.append(_step(run, images, labels[rows], rows))
+            losses.append(take_step(run, images, labels[rows], rows))
             run.at.step += 1
         if not torch.stack(losses).isfinite().all():
             return {"error": f"diverged in epoch {epoch + 1}"}
-        run.refresher.before_step(run.at.step, run.trainee)
+        run.refresher.before_step(run.at.step, run.answering)
         scores, _ = validate(run)
         history.append({**scores, "loss": float(torch.stack(losses).mean())})
-    best = max(range(len(history)), key=lambda epoch: history[epoch]["val_map@r"])
+    best = max(range(len(history)), key=lambda epoch: history[epoch]["val_recall@1"])
     x = run.embed(run.parts.val)
+    blends = {f"blend{share}_recall@1": blended(run, start, share) for share in (0.3, 0.5, 0.7)}
     figures = {
         "best_epoch": best + 1,
         "recall@1": history[best]["val_recall@1"],
@@ -201,15 +202,31 @@ def measure(run: ResidentRun) -> dict[str, Any]:
         "first_loss": history[0]["loss"],
         "last_loss": history[-1]["loss"],
         "sigma": run_sigma(run),
+        **blends,
     }
     curve = json.dumps([round(100 * row["val_recall@1"], 1) for row in history])
     seconds = time.perf_counter() - started
     return {k: round(v, 5) for k, v in figures.items()} | {"seconds": round(seconds, 1), "recall@1_by_epoch": curve}
 
 
-def resident_pixels(table: ImageTable, size: int, device: str) -> Tensor:
+def blended(run: ResidentRun, start: dict[str, Tensor], share: float) -> float:
+    """Recall@1 of weights that are only part of the way from the start to where training led."""
+    network = copy.deepcopy(run.answering)
+    now = network.state_dict()
+    network.load_state_dict({k: start[k].lerp(t, share) if t.is_floating_point() else t for k, t in now.items()})
+    x = run.embed(run.parts.val, network)
+    return evaluate(x, run.parts.val.labels.to(x.device), ks=(1,), nmi_seeds=0)["recall@1"]
+
+
+def class_block(table: ImageTable, fold: int, folds: int = 3) -> Split:
+    """A third of the classes, consecutive, to validate with; the rest to train with."""
+    held = np.asarray(table.labels) * folds // len(table.class_names) == folds - 1 - fold % folds
+    return Split(table.select(~held).compact(), table.select(held).compact(), table.select([]))
+
+
+def resident_pixels(table: ImageTable, size: int, device: str, cache: Path | None) -> Tensor:
     """All images of a table, uint8 on the device."""
-    images = Images(table, size)
+    images = Images(table, size, cache)
     pixels = torch.empty((len(table), 3, size, size), dtype=torch.uint8, device=device)
     for indices in torch.arange(len(table)).split(256):
         pixels[indices[0] : indices[-1] + 1] = images.batch(indices).to(device)
@@ -232,7 +249,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", help="names of variants")
     parser.add_argument("--network", default="resnet50", help="googlenet, resnet50 or another of 'nngk networks'")
     parser.add_argument("--dim", type=int, default=512)
-    parser.add_argument("--folds", type=int, default=1, help="draws of validation classes, and seeds")
+    parser.add_argument("--folds", type=int, nargs="+", default=[0], help="which third of the classes; also the seed")
+    parser.add_argument("--shard", default="0/1", help="I/N: every Nth run from the Ith, for N programs side by side")
+    parser.add_argument("--set", nargs="*", default=[], help="NAME=JSON for the base of all variants")
+    parser.add_argument("--cache", type=Path, help="folder of the decoded images")
     parser.add_argument("--epochs", type=int, help="for all variants: a trial, or a tighter budget")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, default=Path("results/recipes.csv"))
@@ -254,9 +274,10 @@ def variants(options: argparse.Namespace, sources: Sources) -> dict[str, Setting
     unknown = [name for name in options.only or () if name not in chosen]
     if unknown:
         raise SystemExit(f"There is no variant '{unknown[0]}' in the list '{options.list}': {', '.join(chosen)}.")
-    own = {"epochs": options.epochs} if options.epochs else {}
+    own: dict[str, Any] = {"epochs": options.epochs} if options.epochs else {}
+    base = replace(base, **{name: json.loads(value) for name, _, value in (one.partition("=") for one in options.set)})
     return {
-        name: replace(base, **changes, **own, device=options.device, patience=0, val_fraction=0.25)
+        name: replace(base, **changes, **own, device=options.device, patience=0)
         for name, changes in chosen.items()
         if not options.only or name in options.only
     }
@@ -269,12 +290,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as home:
         sources = Sources(options.data, options.weights, Path(home), options.quick)
         table = sources.table("cub200", "metric").where("train").compact()  # the test classes stay where they are
-        pixels = resident_pixels(table, 16 if options.quick else 256, options.device)
+        pixels = resident_pixels(table, 16 if options.quick else 256, options.device, options.cache)
         places = {path: row for row, path in enumerate(table.paths)}
         facts, before = circumstances(options.device, options.commit), done_already(options.out)
         print(f"{len(table)} images of {len(table.class_names)} classes on {facts['device']}", flush=True)
-        for fold in range(options.folds):
-            for name, settings in variants(options, sources).items():
+        mine, shards = map(int, options.shard.split("/"))
+        for number, (fold, (name, settings)) in enumerate(product(options.folds, variants(options, sources).items())):
+            if number % shards == mine:
                 settings = replace(settings, seed=fold)
                 shown = settings.to_dict() | {"weights": Path(settings.weights).name}
                 text = json.dumps({k: v for k, v in shown.items() if k not in ("device", "threads", "cache")})
@@ -282,7 +304,7 @@ def main() -> None:
                     continue
                 if options.minutes and time.monotonic() - started > 60 * options.minutes:
                     raise SystemExit("Out of time; the rest is left for the next call.")
-                parts = split(table, "metric", settings.val_fraction, 0.0, fold)
+                parts = class_block(table, fold)
                 try:
                     figures = measure(ResidentRun(parts, settings, Path(home), pixels, places))
                 except InputError as error:  # one variant that cannot be must not end the others
@@ -299,6 +321,7 @@ def line(name: str, fold: int, figures: dict[str, Any]) -> str:
     return (
         f"{name:38} fold {fold}  R@1 {100 * figures['recall@1']:.2f}  MAP@R {100 * figures['map@r']:.2f} at epoch "
         f"{figures['best_epoch']:>2}  end {100 * figures['last_recall@1']:.2f}  NMI {100 * figures['last_nmi']:.2f}  "
+        f"blends {' '.join(f'{100 * figures[k]:.2f}' for k in figures if k.startswith('blend'))}  "
         f"sigma {figures['sigma']:.3g}  {figures['seconds']:.0f} s"
     )
 

@@ -86,7 +86,7 @@ def test_a_finished_comparison_is_read_and_can_grow(finished, digits, monkeypatc
 def test_a_killed_comparison_goes_on_with_the_run_that_was_cut(finished, digits, tmp_path, monkeypatch):
     _, whole = finished
     steps = 0
-    real_step, real_train = loop._step, comparison.train
+    real_step, real_train = loop.take_step, comparison.train
 
     class Killed(BaseException):
         pass
@@ -98,10 +98,10 @@ def test_a_killed_comparison_goes_on_with_the_run_that_was_cut(finished, digits,
             raise Killed
         return real_step(*arguments)
 
-    monkeypatch.setattr(loop, "_step", step)
+    monkeypatch.setattr(loop, "take_step", step)
     with pytest.raises(Killed):
         compare(digits, LOSSES, SETTINGS, out=tmp_path, seeds=2)
-    monkeypatch.setattr(loop, "_step", real_step)
+    monkeypatch.setattr(loop, "take_step", real_step)
     finished_before = list(tmp_path.glob("runs/*/result.json"))
     assert len(finished_before) == 1
     calls = []

@@ -118,7 +118,7 @@ def test_choosing_never_sees_the_test_part(tmp_path, monkeypatch):
 def test_a_cut_run_goes_on(tmp_path, monkeypatch):
     options = {"quick": True, "seeds": 1, "preset": "best", "only": {"variant": ["25"]}}
     whole = run_experiments("neighbours", results=tmp_path / "a", work=tmp_path / "aw", **options)
-    real, steps = loop._step, []
+    real, steps = loop.take_step, []
 
     def cut(run, *rest):
         steps.append(run.at.step)
@@ -126,7 +126,7 @@ def test_a_cut_run_goes_on(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return real(run, *rest)
 
-    monkeypatch.setattr(loop, "_step", cut)
+    monkeypatch.setattr(loop, "take_step", cut)
     with pytest.raises(KeyboardInterrupt):
         run_experiments("neighbours", results=tmp_path / "b", work=tmp_path / "bw", **options)
     assert not (tmp_path / "b" / "neighbours.csv").exists()

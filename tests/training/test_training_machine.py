@@ -32,7 +32,7 @@ def test_steps_go_through_the_compiled_network_and_refreshes_do_not(data, tmp_pa
     monkeypatch.setattr(torch, "compile", compiled)
     run = make_run(data, tmp_path / "run", compile="default")
     plain = make_run(data, tmp_path / "plain")
-    losses = [loop._epoch(r, lambda: False, 0.0)[0] for r in (run, plain)]
+    losses = [loop.train_epoch(r, lambda: False, 0.0)[0] for r in (run, plain)]
     assert seen == [True] * run.steps_per_epoch
     assert losses[0] == losses[1]
 

@@ -15,7 +15,7 @@ from nngk.loss import GaussianKernelLoss
 from nngk.model import Model
 from nngk.search import Exact
 from nngk.sigma import leave_one_out_sigma
-from nngk.training import loop
+from nngk.training import loop, step
 from nngk.training.config import Settings
 from nngk.training.loop import train
 from nngk.training.run import Run
@@ -54,7 +54,7 @@ def test_training_steps_do_have_dropout_and_augmentation(data, tmp_path):
     run = make_run(data, tmp_path / "run", dropout=0.5)
     seen = []
     run.trainee.register_forward_hook(lambda module, inputs, output: seen.append((module.training, inputs[0])))
-    loop._epoch(run, lambda: False, 0.0)
+    loop.train_epoch(run, lambda: False, 0.0)
     trained = [x for training, x in seen if training]
     assert len(trained) == run.steps_per_epoch
     plain = run.parts.plain(run.parts.train.source.batch(run.index_batches(0)[0]), None)
@@ -80,7 +80,7 @@ def test_write_back_changes_the_centres_between_refreshes(data, tmp_path):
     for run in (kept, written):
         run.refresher.before_step(0, run.trainee)
         run.first = run.bank.centres.clone()
-        loop._epoch(run, lambda: False, 0.0)
+        loop.train_epoch(run, lambda: False, 0.0)
     assert torch.equal(kept.bank.centres, kept.first)
     touched = torch.cat(written.index_batches(0)).unique()
     changed = (written.bank.centres != written.first).any(1)
@@ -93,7 +93,7 @@ def test_update_interval(interval, steps, data, tmp_path):
     assert run.steps_per_epoch == 3
     for epoch in range(3):
         run.at.epoch, run.at.batch = epoch, 0
-        loop._epoch(run, lambda: False, 0.0)
+        loop.train_epoch(run, lambda: False, 0.0)
     assert [r.snapshot_step for r in run.refresher.history if r.snapshot_step <= 6] == steps
 
 
@@ -133,7 +133,7 @@ def test_validation_sigma_minimises_the_validation_loss(task, data, tmp_path):
         each = values.logsumexp(1) - values.masked_fill(~same, -math.inf).logsumexp(1)
         return float(each[same.any(1)].mean())
 
-    loop._first_sigma(run, run.objective)
+    step.first_sigma(run, run.objective)
     grid = [run.objective.sigma * f for f in np.geomspace(0.2, 1.0, 200)]
     assert loss(run.objective.sigma) <= min(map(loss, grid)) + 1e-5
     if run.objective.sigma < float(d.max().sqrt()):
@@ -208,7 +208,7 @@ def test_cached_features_equal_the_frozen_network(pool, data, tmp_path):
         return out
 
     torch.testing.assert_close(run.embed(run.parts.train), slow(), rtol=1e-5, atol=1e-6)
-    loop._epoch(run, lambda: False, 0.0)
+    loop.train_epoch(run, lambda: False, 0.0)
     torch.testing.assert_close(run.embed(run.parts.train), slow(), rtol=1e-5, atol=1e-6)
     after = run.network.backbone.state_dict()
     assert all(torch.equal(before[k], after[k]) for k in before)

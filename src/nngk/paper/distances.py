@@ -13,7 +13,7 @@ from nngk.paper.store import read_rows, write_rows
 from nngk.paper.trial import Experiment, Job, Trial, View
 from nngk.progress import say
 from nngk.training.finish import finish
-from nngk.training.loop import _epoch
+from nngk.training.loop import train_epoch
 from nngk.training.run import Run
 from nngk.training.validation import leave_one_out_neighbours, run_sigma
 
@@ -38,9 +38,10 @@ def watched_training(job: Job) -> dict[str, Any]:
     s = replace(job.settings, lr=lr, patience=0)
     job.folder.mkdir(parents=True, exist_ok=True)
     run = Run(split(job.table, s.task, s.val_fraction, s.test_fraction, job.seed), s, job.folder)
+    run.begin()
     moments = [_look(run)]
     for epoch in range(1, s.epochs + 1):
-        loss, _ = _epoch(run, lambda: False, started)
+        loss, _ = train_epoch(run, lambda: False, started)
         run.at = replace(run.at, epoch=epoch, batch=0, loss_sum=0.0)
         say(f"epoch {epoch:>3}  loss {loss:.4f}")
         if moments[0].sigma is None:

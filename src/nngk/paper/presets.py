@@ -51,13 +51,14 @@ BEST = Settings(
     sigma="auto",
     sigma_factor=1.7,
     update_interval=1,
-    epochs=20,
-    patience=6,
+    embedding_start="discriminant",
+    epochs=12,
+    patience=0,
     batch_size=96,
     per_class=4,
     optimiser="adamw",
     lr=3e-5,
-    embedding_lr_factor=10.0,
+    embedding_lr_factor=3.0,
     weight_decay=1e-4,
 )
 

@@ -30,12 +30,15 @@ class Settings:
     layer_norm: bool = True  # of the pooled features, whose scale it tames before the embedding layer
     normalise: bool = True  # embeddings to unit length, which makes σ a temperature, the same for every size
     dropout: float = 0.0  # of the pooled features, on training embeddings only; the bank never has it
+    embedding_start: Literal["random", "discriminant"] = "random"  # of its layer; discriminant: of the first features
+    shrinkage: float = 3.0  # for 'discriminant': how much rounder than measured a class is taken to be
     freeze: bool | None = None  # train the embedding layer alone, on features cached once; auto: where there is no GPU
     freeze_batchnorm: bool | None = None  # keep its statistics; auto: pretrained ones, which small batches would spoil
 
     # -- the images
     resize: int | None = None  # side of the squared image before cropping; auto: what the weights were trained with
     crop_size: int | None = None  # side of the crop; auto: likewise
+    train_crop_size: int | None = None  # side of training crops; auto: the same
     crop: Literal["resized", "random", "centre"] = "resized"  # of training images; 'resized' is best for unseen classes
     crop_scale: float = 0.16  # smallest share of the image that a resized crop may keep
     flip: bool = True  # mirror at random; switch off where left and right mean something, as with digits
@@ -49,6 +52,8 @@ class Settings:
     sigma: float | Literal["auto", "validation", "learned"] = "auto"  # a number; auto: tuned on the bank at the start
     sigma_factor: float = 1.5  # times the leave-one-out optimum: a wider kernel teaches more of the neighbourhood
     sigma_lr_factor: float = 10.0  # for 'learned': log σ is one number and may move faster than the network
+    margin: float = 0.0  # raises the other classes' kernels, in log: an example that is told apart goes on learning
+    drop_centres: float = 0.0  # share of an example's neighbours that a step leaves out: no single one suffices then
     learn_weights: bool = True  # the w of equation 2; worth 0.69 points in the paper
     weight_lr_factor: float = 100.0  # a centre's weight is touched only when it is a neighbour, so its steps are longer
 
@@ -70,6 +75,7 @@ class Settings:
     warmup: float = 0.1  # share of the steps in which the rate rises
     schedule: Literal["cosine", "constant"] = "cosine"  # of the rate after that
     clip: float = 1.0  # largest gradient norm; 0: none
+    average: float = 0.0  # decay of a running average of the network, which fills the bank and answers; 0: none
     amp: bool | None = None  # bfloat16 products; auto: on a GPU
     patience: int = 10  # epochs without a better validation score before stopping; 0: never stop early
 
@@ -78,7 +84,8 @@ class Settings:
     device: str = "auto"  # 'cpu', 'cuda'; auto: a GPU if there is one
     threads: int = 2  # that decode images
     resident_gib: float = 16.0  # decoded images up to this size stay in the GPU's memory; 0: they come batch by batch
-    compile: Literal["off", "default", "reduce-overhead"] = "off"  # torch.compile the network's training steps
+    # CUDA graphs, or two modes of torch.compile, for the network in training steps
+    compile: Literal["auto", "off", "graphs", "default", "reduce-overhead"] = "auto"  # of steps; auto: graphs on a GPU
 
     def __post_init__(self) -> None:
         for field, hint in get_type_hints(type(self)).items():
@@ -88,16 +95,17 @@ class Settings:
         self._require(self.epochs >= 1, "epochs", "at least 1")
         self._require(self.batch_size >= 2, "batch_size", "at least 2")
         self._require(0 < self.lr < math.inf, "lr", "above 0")
-        self._require(0 <= self.dropout < 1, "dropout", "from 0 to below 1")
+        for field in ("dropout", "drop_centres", "average"):
+            self._require(0 <= getattr(self, field) < 1, field, "from 0 to below 1")
         self._require(0 <= self.val_fraction < 1, "val_fraction", "from 0 to below 1")
         self._require(0 <= self.test_fraction < 1, "test_fraction", "from 0 to below 1")
         self._require(0 < self.crop_scale <= 1, "crop_scale", "above 0 and up to 1")
         self._require(0 <= self.warmup < 1, "warmup", "from 0 to below 1")
-        for field in ("dim", "n_neighbours", "resize", "crop_size"):
+        for field in ("dim", "n_neighbours", "resize", "crop_size", "train_crop_size"):
             self._require((getattr(self, field) or 0) >= 0, field, "at least 1, or 0 for none")
-        for field in ("guaranteed", "per_class", "patience", "seed", "clip", "weight_decay", "momentum"):
+        for field in ("guaranteed", "per_class", "patience", "seed", "clip", "weight_decay", "momentum", "margin"):
             self._require(getattr(self, field) >= 0, field, "at least 0")
-        for field in ("sigma_factor", "sigma_lr_factor", "weight_lr_factor", "embedding_lr_factor"):
+        for field in ("sigma_factor", "sigma_lr_factor", "weight_lr_factor", "embedding_lr_factor", "shrinkage"):
             self._require(0 < getattr(self, field) < math.inf, field, "above 0")
         self._require(self.threads >= 1, "threads", "at least 1")
         self._require(0 <= self.resident_gib < math.inf, "resident_gib", "at least 0")

@@ -20,15 +20,15 @@ from nngk.loss import GaussianKernelLoss
 from nngk.model import Model
 from nngk.progress import say, task
 from nngk.rivals.base import RivalLoss
-from nngk.sigma import leave_one_out_sigma
 from nngk.training.checkpoint import load_module
 from nngk.training.config import Settings
-from nngk.training.finish import classifier_sigma, finish
+from nngk.training.finish import finish
 from nngk.training.log import RunLog
-from nngk.training.optimiser import rate, set_rate
+from nngk.training.optimiser import rate
 from nngk.training.parts import Transform
 from nngk.training.profile import StepProfile, report, watch
 from nngk.training.run import Run, as_numbers
+from nngk.training.step import mixed, take_step
 from nngk.training.validation import run_sigma, validate
 
 
@@ -65,6 +65,8 @@ def train(
     run = Run(parts, settings, folder)
     if resume:
         run.resume()
+    else:
+        run.begin()
     log = RunLog(folder, run.at.epoch, tensorboard)
     _introduce(run, resume)
     watcher = watch(run) if profile else None
@@ -72,9 +74,9 @@ def train(
 
     with _stop_on_ctrl_c() as stopping:
         while run.at.epoch < settings.epochs and not _patience_lost(run):
-            loss, images_per_second = _epoch(run, stopping, started, watcher)
+            loss, images_per_second = train_epoch(run, stopping, started, watcher)
             # Validation reads the embeddings of this moment; where the bank is due now, it provides half of them.
-            run.refresher.before_step(run.at.step, run.trainee)
+            run.refresher.before_step(run.at.step, run.answering)
             scores, score = validate(run)
             better = score > run.at.best_score or not score
             if better:
@@ -96,7 +98,7 @@ def train(
     return model
 
 
-def _epoch(
+def train_epoch(
     run: Run, stopping: Callable[[], bool], started: float, watcher: StepProfile | None = None
 ) -> tuple[float, float]:
     """One pass over the training batches; returns the mean loss and images a second."""
@@ -121,7 +123,7 @@ def _epoch(
             threads=settings.threads,
         )
         for images, labels, indices in coming if watcher is None else watcher.watched(coming):
-            losses.append(_step(run, images, labels, indices))
+            losses.append(take_step(run, images, labels, indices))
             if watcher is not None:
                 watcher.step()
             at.batch, at.step, seen = at.batch + 1, at.step + 1, seen + len(labels)
@@ -143,32 +145,6 @@ def _epoch(
     return at.loss_sum / max(1, at.batch), seen / (time.perf_counter() - begun)
 
 
-def _step(run: Run, images: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
-    """One step: renew the bank if it is due, embed, compare with the neighbours' centres, learn."""
-    settings, step = run.settings, run.at.step
-    if isinstance(run.objective, GaussianKernelLoss):
-        with run.stage("refresh"):
-            run.refresher.before_step(step, run.trainee)
-        if step == 0:
-            _first_sigma(run, run.objective)
-    torch.manual_seed(_mixed(settings.seed, step))  # dropout of this step, whether or not the run was stopped before it
-    set_rate(run.optimiser, rate(step, run.total_steps, settings))
-    with run.stage("forward"), torch.autocast(run.device.type, torch.bfloat16, enabled=run.amp):
-        embeddings = run.stepping(images)
-    with run.stage("loss"):
-        loss = run.objective(embeddings, labels, indices)
-    run.optimiser.zero_grad(set_to_none=True)
-    with run.stage("backward"):
-        loss.backward()
-    with run.stage("optimiser"):
-        if settings.clip:
-            torch.nn.utils.clip_grad_norm_([p for g in run.optimiser.param_groups for p in g["params"]], settings.clip)
-        run.optimiser.step()
-    if settings.write_back and isinstance(run.objective, GaussianKernelLoss):
-        run.bank.write_back(indices, embeddings)
-    return loss.detach()
-
-
 def _read(losses: list[Tensor], step: int) -> float:
     """The sum of the losses since the last look, which must be finite."""
     value = float(torch.stack(losses).sum()) if losses else 0.0
@@ -180,30 +156,17 @@ def _read(losses: list[Tensor], step: int) -> float:
     return value
 
 
-def _first_sigma(run: Run, objective: GaussianKernelLoss) -> None:
-    """σ for training, once the first bank is there."""
-    s = run.settings
-    if s.sigma == "validation":
-        objective.sigma = classifier_sigma(run)
-    elif not isinstance(s.sigma, int | float):
-        objective.sigma = s.sigma_factor * leave_one_out_sigma(run.bank)
-
-
 def _seeded(transform: Transform, seed: int, step: int) -> Transform:
     """The transform with randomness that depends on the step alone, so that a resumed run sees the same crops."""
     generator = torch.Generator()
 
     def seeded(batch: Tensor, _: torch.Generator | None) -> Tensor:
         nonlocal step
-        generator.manual_seed(_mixed(seed, step) + 1)
+        generator.manual_seed(mixed(seed, step) + 1)
         step += 1
         return transform(batch, generator)
 
     return seeded
-
-
-def _mixed(seed: int, step: int) -> int:
-    return (seed * 1_000_003 + step) * 2
 
 
 def _tensors(run: Run) -> dict[str, Tensor]:

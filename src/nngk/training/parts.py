@@ -56,7 +56,7 @@ def image_parts(split: Split, spec: InputSpec, settings: Settings, folder: Path)
     """Decoded images, cached on disk beside the run unless told otherwise."""
     cache = None if settings.cache == "off" else Path(settings.cache or folder / "images")
     augment = Augmentation(
-        size=spec.size,
+        size=settings.train_crop_size or spec.size,
         crop=settings.crop,
         scale=(settings.crop_scale, 1.0),
         flip=settings.flip,
@@ -121,6 +121,19 @@ def _kept(path: Path) -> dict[str, Tensor]:
         return read_tensors(path) if path.exists() else {}
     except InputError:
         return {}
+
+
+class Features(nn.Module):
+    """What the embedding layer reads: pooled and, where the head does so, normalised features."""
+
+    def __init__(self, network: EmbeddingNetwork, pooled: bool) -> None:
+        super().__init__()
+        self.network, self.pooled = network, pooled  # cached features are pooled already
+
+    def forward(self, x: Tensor) -> Tensor:
+        head = self.network.head
+        pooled = x if self.pooled else head.pool(self.network.backbone(x))
+        return pooled if head.layer_norm is None else head.layer_norm(pooled)
 
 
 class Projection(nn.Module):

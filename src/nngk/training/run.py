@@ -1,5 +1,6 @@
 """A training run: the pieces, built from settings and data, and what can be asked of them together."""
 
+import copy
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,14 +17,25 @@ from nngk.embedding import embed
 from nngk.errors import InputError
 from nngk.loss import GaussianKernelLoss
 from nngk.networks import EmbeddingNetwork, create_network
+from nngk.networks.discriminant import start_embedding
 from nngk.refresh import Refreshed, Refresher, interval_in_steps
 from nngk.rivals import create_loss
 from nngk.rivals.base import RivalLoss
 from nngk.search import Choice, Engine, choose, create_engine
 from nngk.training.checkpoint import load_checkpoint, save_checkpoint
 from nngk.training.config import Settings
+from nngk.training.graphs import Graphed
 from nngk.training.optimiser import create_optimiser
-from nngk.training.parts import Part, Parts, Projection, feature_parts, image_parts, input_spec, resident_parts
+from nngk.training.parts import (
+    Features,
+    Part,
+    Parts,
+    Projection,
+    feature_parts,
+    image_parts,
+    input_spec,
+    resident_parts,
+)
 from nngk.training.profile import Stage, unwatched
 
 
@@ -57,9 +69,10 @@ class Run:
         self.parts = self._parts()
         self.trainee: nn.Module = Projection(self.network) if self.frozen else self.network
         # The same weights; what refreshes and scores go through stays as it is, with batches of other sizes.
-        self.stepping: Callable[[Tensor], Tensor] = self.trainee
-        if settings.compile != "off":
-            self.stepping = torch.compile(self.trainee, mode=settings.compile)
+        self.stepping = self._stepping()
+        self.averaged: nn.Module | None = None
+        if settings.average:
+            self.averaged = copy.deepcopy(self.trainee).requires_grad_(False)
         self.stage: Stage = unwatched
         self.bank = CentreBank(
             self.parts.train.labels, self.network.dim, settings.n_neighbours or None, settings.guaranteed
@@ -122,11 +135,24 @@ class Run:
         )
         return create_engine(self.search.name, dim=dim, n=n, k=k, device=self.device, seed=s.seed)
 
+    def _stepping(self) -> Callable[[Tensor], Tensor]:
+        """How training steps call the network."""
+        how = self.settings.compile
+        if how == "auto":
+            # timm's networks are too many to know that each can be captured.
+            known = not self.settings.network.startswith("timm/")
+            how = "graphs" if self.device.type == "cuda" and known and not self.frozen else "off"
+        if how == "graphs":
+            return Graphed(self.trainee, self.device)
+        return self.trainee if how == "off" else torch.compile(self.trainee, mode=how)
+
     def _objective(self) -> GaussianKernelLoss | RivalLoss:
         s = self.settings
         if s.loss == "nngk":
             sigma: float | Literal["auto"] = s.sigma if isinstance(s.sigma, int | float) else "auto"
-            return GaussianKernelLoss(self.bank, sigma, learn_sigma=s.sigma == "learned")
+            return GaussianKernelLoss(
+                self.bank, sigma, learn_sigma=s.sigma == "learned", margin=s.margin, drop=s.drop_centres
+            )
         classes = len(self.split.train.class_names)
         options = {"engine": self._engine} if s.loss == "smart-mining" else {}  # it mines the lists a bank would have
         rival = create_loss(
@@ -144,7 +170,28 @@ class Run:
             extra = self.objective.parameter_groups(s.lr)
         return create_optimiser(self.network.backbone_parameters(), self.network.embedding_parameters(), extra, s)
 
+    def begin(self) -> None:
+        """What a run does before its first step, and a resumed one does not."""
+        linear = self.network.head.linear
+        if self.settings.embedding_start == "discriminant" and linear is not None:
+            features = self.embed(self.parts.train, Features(self.network, self.frozen))
+            start_embedding(linear, features, self.parts.train.labels.to(self.device), self.settings.shrinkage)
+            if self.averaged is not None:
+                self.averaged.load_state_dict(self.trainee.state_dict())
+
+    def average(self) -> None:
+        """Let the averaged network follow the trained one a step."""
+        if self.averaged is not None:
+            # The first steps are far from what they lead to, and count less.
+            decay = min(self.settings.average, (1 + self.at.step) / (10 + self.at.step))
+            follow(self.averaged, self.trainee, decay)
+
     # -- asking
+
+    @property
+    def answering(self) -> nn.Module:
+        """The network that fills the bank and is scored: the average where there is one."""
+        return self.trainee if self.averaged is None else self.averaged
 
     def index_batches(self, epoch: int) -> list[Tensor]:
         """The epoch's batches of training indices: the same whenever they are asked for."""
@@ -158,7 +205,7 @@ class Run:
     def embed(self, part: Part, network: nn.Module | None = None) -> Tensor:
         """All embeddings of a part: evaluation mode, no augmentation."""
         return embed(
-            self.trainee if network is None else network,
+            self.answering if network is None else network,
             part.source,
             self.parts.plain,
             batch_size=256 if self.device.type == "cuda" else 64,
@@ -169,7 +216,8 @@ class Run:
     @property
     def modules(self) -> dict[str, nn.Module]:
         """What a checkpoint holds. The objective has the bank inside where it is the kernel loss."""
-        return {"network": self.network, "objective": self.objective}
+        averaged = {} if self.averaged is None else {"averaged": self.averaged}
+        return {"network": self.network, "objective": self.objective, **averaged}
 
     def save(self) -> None:
         if self.refresher.history:
@@ -188,6 +236,16 @@ class Run:
         self.refresher.overrun = self.at.overrun
         if self.at.last_refresh:
             self.refresher.history.append(Refreshed(**self.at.last_refresh))
+
+
+@torch.no_grad()
+def follow(average: nn.Module, network: nn.Module, decay: float) -> None:
+    """Move an averaged network's parameters towards the network's; its buffers are the network's own."""
+    old: tuple[Tensor, ...] = tuple(average.parameters())
+    new: tuple[Tensor, ...] = tuple(network.parameters())
+    torch._foreach_lerp_(old, new, 1 - decay)
+    for kept, current in zip(average.buffers(), network.buffers()):
+        kept.copy_(current)
 
 
 def fingerprint(split: Split) -> str:

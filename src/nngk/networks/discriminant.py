@@ -1,0 +1,53 @@
+"""An embedding layer that starts as a linear discriminant of the pretrained features, instead of at random.
+
+A random projection of a network's features to few dimensions forgets much of what they knew. The discriminant keeps the
+directions in which classes differ most for their own spread. That spread is measured on the training classes and then
+rounded (shrunk towards the same in all directions), since the classes to come spread in other ways.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from nngk.errors import InputError
+
+
+def discriminant(features: Tensor, labels: Tensor, dim: int, shrinkage: float = 3.0) -> Tensor:
+    """Directions (channels, dim): first those that tell classes apart, then those in which the rest varies most.
+
+    >>> x = torch.tensor([[0.0, 9.0], [0.1, -9.0], [1.0, 9.1], [1.1, -9.0]])
+    >>> w = discriminant(x, torch.tensor([0, 0, 1, 1]), dim=1, shrinkage=1e-4)
+    >>> bool(w[0].abs() > 50 * w[1].abs())
+    True
+    """
+    x = features.double()
+    x = x - x.mean(0)
+    present, which = labels.unique(return_inverse=True)
+    if len(present) < 2:
+        raise InputError("A discriminant needs at least two classes; got one.")
+    counts = torch.bincount(which).to(x.dtype)
+    means = x.new_zeros(len(present), x.shape[1]).index_add_(0, which, x) / counts[:, None]
+    within = x - means[which]
+    spread = within.T @ within / len(x)
+    spread.diagonal().add_(shrinkage * spread.diagonal().mean() + 1e-12)
+    values, vectors = torch.linalg.eigh(spread)
+    round_ = vectors * values.rsqrt()  # in whose coordinates every class is round
+    apart = _directions(means @ round_, min(dim, len(present) - 1, x.shape[1]))
+    rest = x @ round_
+    rest = rest - rest @ apart @ apart.T
+    more = _directions(rest, min(dim, x.shape[1]) - apart.shape[1])
+    return (round_ @ torch.cat([apart, more], 1)).to(features.dtype)
+
+
+def start_embedding(linear: nn.Linear, features: Tensor, labels: Tensor, shrinkage: float = 3.0) -> None:
+    """Give an embedding layer the discriminant of its inputs, at the scale that it had."""
+    with torch.no_grad():
+        weight = discriminant(features, labels, linear.out_features, shrinkage).T
+        scale = linear.weight.pow(2).mean().sqrt()
+        linear.weight[: len(weight)] = weight * (scale / weight.pow(2).mean().sqrt())
+        # Rows beyond what the features have stay random; a centred start leaves no direction that all images share.
+        linear.bias.copy_(-linear.weight @ features.mean(0).to(linear.weight))
+
+
+def _directions(rows: Tensor, count: int) -> Tensor:
+    """The ``count`` orthonormal directions (columns) in which rows extend most."""
+    return torch.linalg.eigh(rows.T @ rows)[1].flip(1)[:, :count]

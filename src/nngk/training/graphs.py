@@ -1,0 +1,88 @@
+"""A network's training step as CUDA graphs: captured once, then replayed with two calls.
+
+A small network spends a step waiting for the host, which launches hundreds of kernels one by one. The forward and the
+backward pass are recorded here on the first batch; what lies between and around them (the loss, the optimiser) stays
+ordinary code, so that any loss can be used.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from nngk.errors import InputError
+
+WARM_UP = 3  # passes before the capture, in which libraries choose their algorithms
+
+
+class Graphed:
+    """Calls like the network in training mode. Batches of another shape than the first go through the network itself.
+
+    The embeddings that come back are a leaf; once the loss's gradient has reached it, the backward graph runs and
+    leaves each parameter's gradient in its ``grad``. So there is one backward pass for one call, and
+    ``zero_grad(set_to_none=True)`` before it.
+    """
+
+    def __init__(self, network: nn.Module, device: torch.device) -> None:
+        if device.type != "cuda":
+            raise InputError(f"CUDA graphs need a CUDA device, not {device}. Leave the setting 'compile' at 'auto'.")
+        self.network = network
+        self.captured: _Capture | None = None
+
+    def __call__(self, images: Tensor) -> Tensor:
+        if self.captured is None:
+            try:
+                self.captured = _Capture(self.network, images)
+            except RuntimeError as error:  # such as a network that asks the GPU for a value in between
+                raise InputError(
+                    f"The network's step cannot be captured as a CUDA graph ({str(error).splitlines()[0]}). "
+                    "Train it with --compile off."
+                ) from error
+        if images.shape != self.captured.images.shape:
+            return self.network(images)
+        return self.captured.replay(images)
+
+
+class _Capture:
+    def __init__(self, network: nn.Module, images: Tensor) -> None:
+        self.parameters = [p for p in network.parameters() if p.requires_grad]
+        self.images = images.clone(memory_format=torch.channels_last)
+        before = {name: b.clone() for name, b in network.named_buffers()}  # warming up must leave no trace in them
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UP):
+                out = self._embed(network)
+                self._differentiate(out, torch.zeros_like(out))
+        torch.cuda.current_stream().wait_stream(side)
+        self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        # Other threads may use the GPU meanwhile: a loader, a refresh.
+        with torch.cuda.graph(self.forward, capture_error_mode="thread_local"):
+            out = self._embed(network)
+        self.embeddings, self.gradient = out.detach(), torch.zeros_like(out)
+        with torch.cuda.graph(self.backward, pool=self.forward.pool(), capture_error_mode="thread_local"):
+            self.gradients = self._differentiate(out, self.gradient)
+        for name, buffer in network.named_buffers():
+            buffer.copy_(before[name])
+
+    def _embed(self, network: nn.Module) -> Tensor:
+        # No cache of cast weights: a captured pass must cast them anew each time it is replayed.
+        amp = torch.is_autocast_enabled("cuda")
+        with torch.autocast("cuda", torch.bfloat16, enabled=amp, cache_enabled=False):
+            return network(self.images)
+
+    def _differentiate(self, out: Tensor, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return torch.autograd.grad(out, self.parameters, gradient, allow_unused=True)
+
+    def replay(self, images: Tensor) -> Tensor:
+        self.images.copy_(images)
+        self.forward.replay()
+        # A copy: the loss may keep what it is given, and the next replay writes over its own result.
+        leaf = self.embeddings.clone().requires_grad_()
+        leaf.register_post_accumulate_grad_hook(self._replay_backward)
+        return leaf
+
+    def _replay_backward(self, leaf: Tensor) -> None:
+        assert leaf.grad is not None
+        self.gradient.copy_(leaf.grad)
+        self.backward.replay()
+        for parameter, gradient in zip(self.parameters, self.gradients):
+            parameter.grad = gradient
