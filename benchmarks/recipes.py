@@ -1,9 +1,9 @@
 """Which recipe finds birds of unseen species best? Variants of the settings, judged on validation classes alone.
 
-    python benchmarks/recipes.py --data DIR --weights DIR [--list best|paper] [--only NAME ...] [--folds 1]
+    python benchmarks/recipes.py --data DIR --weights DIR [--list best|rivals|paper] [--only NAME ...] [--folds 1]
 
-DIR of --data holds CUB-200-2011 or a pack of it for the task 'metric'. Of its 100 training classes, a third is held
-out, another for each fold, and validates every epoch; the 100 test classes are never read. A fold holds out neighbours
+DIR of --data holds CUB-200-2011 or a pack of it for the task 'metric'. Of its 100 training classes, half is held
+out, the other for the other fold, and validates; the 100 test classes are never read. A fold holds out neighbours
 of the alphabet: there the kinds of a genus are together, as they are in the test classes, and hard to tell apart. All
 decoded images lie on the device, so that a run is the network's time and little else. A line is printed and a row
 written as soon as a variant is done, and the same row is not computed twice.
@@ -33,7 +33,7 @@ from nngk.paper.sources import Sources
 from nngk.rivals.base import RivalLoss
 from nngk.training.config import Settings
 from nngk.training.parts import Part
-from nngk.training.run import Run
+from nngk.training.run import Run, blend
 from nngk.training.step import take_step
 from nngk.training.validation import run_sigma, validate
 
@@ -61,8 +61,10 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "sigma learned": {"sigma": "learned"},
         "margin 2": {"margin": 2.0},
         "margin 4": {"margin": 4.0},
-        "drop half of the centres": {"drop_centres": 0.5},
-        "drop 0.9 of the centres": {"drop_centres": 0.9},
+        "drop no centre": {"drop_centres": 0.0},
+        "drop 0.8 of the centres": {"drop_centres": 0.8},
+        "drop 0.97 of the centres": {"drop_centres": 0.97},
+        "drop 0.95 of 400": {"drop_centres": 0.95, "n_neighbours": 400},
         "50 neighbours": {"n_neighbours": 50},
         "400 neighbours": {"n_neighbours": 400},
         "all centres": {"n_neighbours": None},
@@ -73,8 +75,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "update every 0.25 epochs": {"update_interval": 0.25},
         "update every 3 epochs": {"update_interval": 3},
         "write-back": {"write_back": True},
-        "average 0.99": {"average": 0.99},
-        "average 0.998": {"average": 0.998},
+        "write-back, all centres": {"write_back": True, "n_neighbours": None},
         # the images
         "crops from 0.08": {"crop_scale": 0.08},
         "crops from 0.3": {"crop_scale": 0.3},
@@ -90,15 +91,32 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "lr 1e-5": {"lr": 1e-5},
         "lr 6e-5": {"lr": 6e-5},
         "lr 1e-4": {"lr": 1e-4},
+        "lr 1e-4, embedding x 1": {"lr": 1e-4, "embedding_lr_factor": 1.0},
         "weight decay 0.01": {"weight_decay": 0.01},
         "weight decay 0.1": {"weight_decay": 0.1},
-        "20 epochs": {"epochs": 20},
+        "16 epochs": {"epochs": 16},
+        "4 epochs": {"epochs": 4},
         "40 epochs, lr 1e-5": {"epochs": 40, "lr": 1e-5},
         "bfloat16": {"amp": True},
         "live BatchNorm": {"freeze_batchnorm": False},
-        # for scale
-        "softmax": {"loss": "softmax"},
-        "softmax, lr 1e-4": {"loss": "softmax", "lr": 1e-4},
+    },
+    # The rivals, with what serves our loss and two rates to choose from.
+    "rivals": {
+        f"{loss}, lr {lr:g}": {"loss": loss, "lr": lr}
+        for loss in (
+            "nngk",
+            "softmax",
+            "normalized-softmax",
+            "triplet-semihard",
+            "lifted-structure",
+            "n-pairs",
+            "proxy-nca",
+            "proxy-anchor",
+            "multi-similarity",
+            "soft-triple",
+            "supcon",
+        )
+        for lr in (3e-5, 1e-4)
     },
     # The readings of the text that are open: which of them trains stably from the weights the authors had?
     "paper": {
@@ -152,7 +170,7 @@ class ResidentRun(Run):
             part.source = Resident(pixels, torch.tensor([places[path] for path in table.paths], device=self.device))
 
     def embed(self, part: Part, network: nn.Module | None = None) -> Tensor:
-        network = self.answering if network is None else network
+        network = self.trainee if network is None else network
         training = network.training
         network.eval()
         with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, enabled=self.amp):
@@ -164,12 +182,12 @@ class ResidentRun(Run):
         return torch.cat(rows)
 
 
-def measure(run: ResidentRun) -> dict[str, Any]:
-    """Train as the library does, validating every epoch; the figures of the best epoch and of the last."""
+def measure(run: ResidentRun, every: int) -> dict[str, Any]:
+    """Train as the library does, validating now and then; the figures of the best epoch and of the last."""
     s, started = run.settings, time.perf_counter()
     labels = run.parts.train.labels.to(run.device)
     run.begin()
-    start = {name: tensor.clone() for name, tensor in run.answering.state_dict().items()}
+    start = {name: tensor.clone() for name, tensor in run.trainee.state_dict().items()}
     generator = torch.Generator()
     history: list[dict[str, float]] = []
     for epoch in range(s.epochs):
@@ -186,14 +204,15 @@ def measure(run: ResidentRun) -> dict[str, Any]:
             run.at.step += 1
         if not torch.stack(losses).isfinite().all():
             return {"error": f"diverged in epoch {epoch + 1}"}
-        run.refresher.before_step(run.at.step, run.answering)
-        scores, _ = validate(run)
-        history.append({**scores, "loss": float(torch.stack(losses).mean())})
+        run.refresher.before_step(run.at.step, run.trainee)
+        if (epoch + 1) % every == 0 or epoch + 1 == s.epochs:
+            scores, _ = validate(run)
+            history.append({**scores, "epoch": epoch + 1, "loss": float(torch.stack(losses).mean())})
     best = max(range(len(history)), key=lambda epoch: history[epoch]["val_recall@1"])
     x = run.embed(run.parts.val)
     blends = {f"blend{share}_recall@1": blended(run, start, share) for share in (0.3, 0.5, 0.7)}
     figures = {
-        "best_epoch": best + 1,
+        "best_epoch": int(history[best]["epoch"]),
         "recall@1": history[best]["val_recall@1"],
         "map@r": history[best]["val_map@r"],
         "last_recall@1": history[-1]["val_recall@1"],
@@ -211,15 +230,14 @@ def measure(run: ResidentRun) -> dict[str, Any]:
 
 def blended(run: ResidentRun, start: dict[str, Tensor], share: float) -> float:
     """Recall@1 of weights that are only part of the way from the start to where training led."""
-    network = copy.deepcopy(run.answering)
-    now = network.state_dict()
-    network.load_state_dict({k: start[k].lerp(t, share) if t.is_floating_point() else t for k, t in now.items()})
+    network = copy.deepcopy(run.trainee)
+    blend(network, start, share)
     x = run.embed(run.parts.val, network)
     return evaluate(x, run.parts.val.labels.to(x.device), ks=(1,), nmi_seeds=0)["recall@1"]
 
 
-def class_block(table: ImageTable, fold: int, folds: int = 3) -> Split:
-    """A third of the classes, consecutive, to validate with; the rest to train with."""
+def class_block(table: ImageTable, fold: int, folds: int = 2) -> Split:
+    """A half of the classes, consecutive, to validate with; the rest to train with."""
     held = np.asarray(table.labels) * folds // len(table.class_names) == folds - 1 - fold % folds
     return Split(table.select(~held).compact(), table.select(held).compact(), table.select([]))
 
@@ -249,11 +267,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", help="names of variants")
     parser.add_argument("--network", default="resnet50", help="googlenet, resnet50 or another of 'nngk networks'")
     parser.add_argument("--dim", type=int, default=512)
-    parser.add_argument("--folds", type=int, nargs="+", default=[0], help="which third of the classes; also the seed")
+    parser.add_argument("--folds", type=int, nargs="+", default=[0], help="which half of the classes; also the seed")
     parser.add_argument("--shard", default="0/1", help="I/N: every Nth run from the Ith, for N programs side by side")
     parser.add_argument("--set", nargs="*", default=[], help="NAME=JSON for the base of all variants")
     parser.add_argument("--cache", type=Path, help="folder of the decoded images")
-    parser.add_argument("--epochs", type=int, help="for all variants: a trial, or a tighter budget")
+    parser.add_argument("--every", type=int, default=1, help="validate after as many epochs, and after the last")
+    parser.add_argument("--epochs", type=int, help="of the base: a trial, or a tighter budget")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, default=Path("results/recipes.csv"))
     parser.add_argument("--minutes", type=float, help="start no new run after as many")
@@ -274,10 +293,10 @@ def variants(options: argparse.Namespace, sources: Sources) -> dict[str, Setting
     unknown = [name for name in options.only or () if name not in chosen]
     if unknown:
         raise SystemExit(f"There is no variant '{unknown[0]}' in the list '{options.list}': {', '.join(chosen)}.")
-    own: dict[str, Any] = {"epochs": options.epochs} if options.epochs else {}
+    base = replace(base, epochs=options.epochs or base.epochs)
     base = replace(base, **{name: json.loads(value) for name, _, value in (one.partition("=") for one in options.set)})
     return {
-        name: replace(base, **changes, **own, device=options.device, patience=0)
+        name: replace(base, **changes, device=options.device, patience=0)
         for name, changes in chosen.items()
         if not options.only or name in options.only
     }
@@ -306,7 +325,7 @@ def main() -> None:
                     raise SystemExit("Out of time; the rest is left for the next call.")
                 parts = class_block(table, fold)
                 try:
-                    figures = measure(ResidentRun(parts, settings, Path(home), pixels, places))
+                    figures = measure(ResidentRun(parts, settings, Path(home), pixels, places), options.every)
                 except InputError as error:  # one variant that cannot be must not end the others
                     figures = {"error": str(error)}
                 row = {"list": options.list, "variant": name, "network": settings.network, "dim": settings.dim}

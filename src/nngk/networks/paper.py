@@ -1,8 +1,32 @@
 """torchvision's networks of the paper, cut where the paper embeds; parameter names stay torchvision's."""
 
 from torch import Tensor, nn
+from torch.nn.functional import conv2d
 from torchvision.models import AlexNet, GoogLeNet, ResNet, vgg16
 from torchvision.models.resnet import Bottleneck
+
+
+def normalised(x: Tensor, conv: nn.Module, norm: nn.Module) -> Tensor:
+    """``norm(conv(x))``. With frozen statistics a BatchNorm is a scale and a shift, which the convolution takes over:
+    a pass over the map less, in a training step four.
+    """
+    assert isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d)
+    if norm.training or norm.running_var is None or norm.running_mean is None:
+        return norm(conv(x))
+    scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
+    weight, shift = conv.weight * scale[:, None, None, None], norm.bias - norm.running_mean * scale
+    return conv2d(x, weight, shift, conv.stride, conv.padding, conv.dilation, conv.groups)
+
+
+class FoldingBottleneck(Bottleneck):
+    """torchvision's block, with frozen BatchNorms taken into the convolutions."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.relu(normalised(x, self.conv1, self.bn1))
+        out = self.relu(normalised(out, self.conv2, self.bn2))
+        out = normalised(out, self.conv3, self.bn3)
+        out = out + (x if self.downsample is None else normalised(x, *self.downsample.children()))
+        return self.relu(out)
 
 
 class ResNet50(ResNet):
@@ -16,7 +40,7 @@ class ResNet50(ResNet):
     """
 
     def __init__(self, original_strides: bool = False) -> None:
-        super().__init__(Bottleneck, [3, 4, 6, 3])
+        super().__init__(FoldingBottleneck, [3, 4, 6, 3])
         del self.avgpool, self.fc
         if original_strides:
             for stage in (self.layer2, self.layer3, self.layer4):
@@ -25,7 +49,7 @@ class ResNet50(ResNet):
                 first.get_submodule("conv2").stride = (1, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = self.maxpool(self.relu(normalised(x, self.conv1, self.bn1)))
         return self.layer4(self.layer3(self.layer2(self.layer1(x))))
 
 

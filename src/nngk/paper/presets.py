@@ -50,6 +50,7 @@ BEST = Settings(
     guaranteed=1,
     sigma="auto",
     sigma_factor=1.7,
+    drop_centres=0.9,
     update_interval=1,
     embedding_start="discriminant",
     epochs=12,
@@ -80,8 +81,8 @@ def metric_settings(preset: str, dim: int, network: str) -> Settings:
         return replace(PAPER, task="metric", dim=dim, sigma=sigma_by_size(dim))
     own: dict[str, Any] = {}
     if network.startswith("googlenet"):
-        # No BatchNorm keeps its features in range, so half precision is not used; a wider kernel suited it.
-        own = {"amp": False, "sigma_factor": 2.0}
+        # A wider kernel suited it.
+        own = {"sigma_factor": 2.0}
     return replace(BEST, task="metric", dim=dim, **own)
 
 
@@ -93,7 +94,15 @@ def classify_settings(preset: str, network: str, loss: str = "nngk") -> Settings
         chosen = replace(PAPER, dropout=0.5, n_neighbours=200, sigma=sigma)
     else:
         # A class may have fewer images than a group of the metric recipe wants: batches at random.
-        chosen = replace(BEST, batch_size=64, per_class=0, epochs=30, patience=8, pool="avg" if vector else "avg+max")
+        chosen = replace(
+            BEST,
+            batch_size=64,
+            per_class=0,
+            drop_centres=0.0,
+            epochs=30,
+            patience=8,
+            pool="avg" if vector else "avg+max",
+        )
     return replace(chosen, task="classify", dim=None, loss=loss)
 
 

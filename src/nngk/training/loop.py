@@ -27,7 +27,7 @@ from nngk.training.log import RunLog
 from nngk.training.optimiser import rate
 from nngk.training.parts import Transform
 from nngk.training.profile import StepProfile, report, watch
-from nngk.training.run import Run, as_numbers
+from nngk.training.run import START, Run, as_numbers
 from nngk.training.step import mixed, take_step
 from nngk.training.validation import run_sigma, validate
 
@@ -76,7 +76,7 @@ def train(
         while run.at.epoch < settings.epochs and not _patience_lost(run):
             loss, images_per_second = train_epoch(run, stopping, started, watcher)
             # Validation reads the embeddings of this moment; where the bank is due now, it provides half of them.
-            run.refresher.before_step(run.at.step, run.answering)
+            run.refresher.before_step(run.at.step, run.trainee)
             scores, score = validate(run)
             better = score > run.at.best_score or not score
             if better:
@@ -93,7 +93,12 @@ def train(
     _restore(run, read_tensors(folder / "best.safetensors"))
     model = finish(run, time.perf_counter() - started)
     model.save(out)
-    for leftover in [*folder.glob("checkpoint*"), folder / "best.safetensors", folder / "features.safetensors"]:
+    for leftover in [
+        *folder.glob("checkpoint*"),
+        folder / "best.safetensors",
+        folder / "features.safetensors",
+        folder / START,
+    ]:
         leftover.unlink(missing_ok=True)
     return model
 

@@ -1,6 +1,5 @@
 """A training run: the pieces, built from settings and data, and what can be asked of them together."""
 
-import copy
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from nngk.data import Split, class_balanced_batches, random_batches
 from nngk.device import pick_device as pick_device
 from nngk.embedding import embed
 from nngk.errors import InputError
+from nngk.files import read_tensors, write_tensors
 from nngk.loss import GaussianKernelLoss
 from nngk.networks import EmbeddingNetwork, create_network
 from nngk.networks.discriminant import start_embedding
@@ -37,6 +37,8 @@ from nngk.training.parts import (
     resident_parts,
 )
 from nngk.training.profile import Stage, unwatched
+
+START = "start.safetensors"  # the first weights, where the last are to be blended with them
 
 
 @dataclass
@@ -70,9 +72,6 @@ class Run:
         self.trainee: nn.Module = Projection(self.network) if self.frozen else self.network
         # The same weights; what refreshes and scores go through stays as it is, with batches of other sizes.
         self.stepping = self._stepping()
-        self.averaged: nn.Module | None = None
-        if settings.average:
-            self.averaged = copy.deepcopy(self.trainee).requires_grad_(False)
         self.stage: Stage = unwatched
         self.bank = CentreBank(
             self.parts.train.labels, self.network.dim, settings.n_neighbours or None, settings.guaranteed
@@ -176,22 +175,18 @@ class Run:
         if self.settings.embedding_start == "discriminant" and linear is not None:
             features = self.embed(self.parts.train, Features(self.network, self.frozen))
             start_embedding(linear, features, self.parts.train.labels.to(self.device), self.settings.shrinkage)
-            if self.averaged is not None:
-                self.averaged.load_state_dict(self.trainee.state_dict())
+        if self.settings.blend < 1:
+            write_tensors(self.folder / START, self.trainee.state_dict())
 
-    def average(self) -> None:
-        """Let the averaged network follow the trained one a step."""
-        if self.averaged is not None:
-            # The first steps are far from what they lead to, and count less.
-            decay = min(self.settings.average, (1 + self.at.step) / (10 + self.at.step))
-            follow(self.averaged, self.trainee, decay)
+    def go_back(self) -> None:
+        """Take the trained weights part of the way back to the first, as far as the setting 'blend' says.
+
+        In between lies a network that knows what training taught and has forgotten less of what it knew before.
+        """
+        if self.settings.blend < 1:
+            blend(self.trainee, read_tensors(self.folder / START), self.settings.blend)
 
     # -- asking
-
-    @property
-    def answering(self) -> nn.Module:
-        """The network that fills the bank and is scored: the average where there is one."""
-        return self.trainee if self.averaged is None else self.averaged
 
     def index_batches(self, epoch: int) -> list[Tensor]:
         """The epoch's batches of training indices: the same whenever they are asked for."""
@@ -205,7 +200,7 @@ class Run:
     def embed(self, part: Part, network: nn.Module | None = None) -> Tensor:
         """All embeddings of a part: evaluation mode, no augmentation."""
         return embed(
-            self.answering if network is None else network,
+            self.trainee if network is None else network,
             part.source,
             self.parts.plain,
             batch_size=256 if self.device.type == "cuda" else 64,
@@ -216,8 +211,7 @@ class Run:
     @property
     def modules(self) -> dict[str, nn.Module]:
         """What a checkpoint holds. The objective has the bank inside where it is the kernel loss."""
-        averaged = {} if self.averaged is None else {"averaged": self.averaged}
-        return {"network": self.network, "objective": self.objective, **averaged}
+        return {"network": self.network, "objective": self.objective}
 
     def save(self) -> None:
         if self.refresher.history:
@@ -238,14 +232,19 @@ class Run:
             self.refresher.history.append(Refreshed(**self.at.last_refresh))
 
 
-@torch.no_grad()
-def follow(average: nn.Module, network: nn.Module, decay: float) -> None:
-    """Move an averaged network's parameters towards the network's; its buffers are the network's own."""
-    old: tuple[Tensor, ...] = tuple(average.parameters())
-    new: tuple[Tensor, ...] = tuple(network.parameters())
-    torch._foreach_lerp_(old, new, 1 - decay)
-    for kept, current in zip(average.buffers(), network.buffers()):
-        kept.copy_(current)
+def blend(network: nn.Module, first: dict[str, Tensor], share: float) -> None:
+    """Put a network's weights at ``share`` of the way from ``first`` to where they are.
+
+    >>> layer = nn.Linear(1, 1, bias=False)
+    >>> _ = layer.weight.data.fill_(5.0)
+    >>> blend(layer, {"weight": torch.tensor([[1.0]])}, 0.5)
+    >>> layer.weight.item()
+    3.0
+    """
+    now = network.state_dict()
+    network.load_state_dict(
+        {key: first[key].to(t).lerp(t, share) if t.is_floating_point() else t for key, t in now.items()}
+    )
 
 
 def fingerprint(split: Split) -> str:

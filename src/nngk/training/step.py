@@ -15,7 +15,7 @@ def take_step(run: Run, images: Tensor, labels: Tensor, indices: Tensor) -> Tens
     settings, step = run.settings, run.at.step
     if isinstance(run.objective, GaussianKernelLoss):
         with run.stage("refresh"):
-            run.refresher.before_step(step, run.answering)
+            run.refresher.before_step(step, run.trainee)
         if step == 0:
             first_sigma(run, run.objective)
     torch.manual_seed(mixed(settings.seed, step))  # dropout of this step, whether or not the run was stopped before it
@@ -31,7 +31,6 @@ def take_step(run: Run, images: Tensor, labels: Tensor, indices: Tensor) -> Tens
         if settings.clip:
             torch.nn.utils.clip_grad_norm_([p for g in run.optimiser.param_groups for p in g["params"]], settings.clip)
         run.optimiser.step()
-        run.average()
     if settings.write_back and isinstance(run.objective, GaussianKernelLoss):
         run.bank.write_back(indices, embeddings)
     return loss.detach()
