@@ -4,10 +4,13 @@ python benchmarks/search.py queries --n 50000 --dim 512 --threads 1 --out result
 python benchmarks/search.py pairs   --n 200000 --dim 128 --out results
 python benchmarks/search.py growth  --sizes 10000 30000 100000 300000 1000000 --dim 128 --out results
 python benchmarks/search.py update  --n 200000 --dim 128 --out results
-python benchmarks/search.py queries --features features.npy --out results   # your own, for example of CUB
+python benchmarks/search.py features --dataset cub200 --data-dir DIR --features cub200.npy   # of real images
+python benchmarks/search.py queries --features cub200.npy --out results
 """
 
 import argparse
+import csv
+import resource
 import time
 from pathlib import Path
 from typing import Any
@@ -28,7 +31,7 @@ PEERS = ["fanng", "hnswlib", "faiss-hnsw", "faiss-ivf", "pynndescent"]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("task", choices=["queries", "pairs", "growth", "update"])
+    parser.add_argument("task", choices=["queries", "pairs", "growth", "update", "features"])
     parser.add_argument("--n", type=int, default=50_000)
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--k", type=int, nargs="+", default=[10, 100])
@@ -38,12 +41,21 @@ def main() -> None:
         "--exact-to", type=int, default=200_000, help="largest size of the growth at which exact search runs"
     )
     parser.add_argument("--features", type=Path, help="a .npy file of vectors in place of made ones")
+    parser.add_argument("--dataset", default="cub200", help="whose images 'features' embeds")
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--network", default="efficientnet-lite0")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("results"))
     given = parser.parse_args()
-    x = torch.from_numpy(np.load(given.features, allow_pickle=False)).float() if given.features else None
-    if given.task == "growth":
+    x = (
+        torch.from_numpy(np.load(given.features, allow_pickle=False)).float()
+        if given.features and given.task != "features"
+        else None
+    )
+    if given.task == "features":
+        write_features(given)
+    elif given.task == "growth":
         growth(given)
     elif given.task == "update":
         update(given)
@@ -63,6 +75,24 @@ def main() -> None:
             queries=not pairs,
         )
         print(*(pair_ratios(rows) if pairs else query_ratios(rows, given.k)), sep="\n")
+
+
+def write_features(given: argparse.Namespace) -> None:
+    """Pooled, normalised features of all images of a dataset, in an order without meaning, as one .npy file."""
+    from nngk.data import Images, evaluation, read_images
+    from nngk.embedding import embed
+    from nngk.networks import create_network
+
+    table = read_images(given.dataset, data_dir=given.data_dir)
+    table = table.select(np.random.default_rng(given.seed).permutation(len(table)))
+    network = create_network(given.network)
+    spec = network.input
+    torch.set_num_threads(given.threads)
+    images = Images(table, spec.resize, threads=given.threads)
+    x = embed(network, images, evaluation(spec.size, spec.mean, spec.std), batch_size=32)
+    given.features.parent.mkdir(parents=True, exist_ok=True)
+    np.save(given.features, x.numpy(), allow_pickle=False)
+    print(f"{given.features}: {tuple(x.shape)}")
 
 
 def query_ratios(rows: list[dict[str, Any]], ks: list[int]) -> list[str]:
@@ -103,19 +133,21 @@ def sample_recall(x: Tensor, found: Tensor, k: int, seed: int) -> float:
 
 def growth(given: argparse.Namespace) -> None:
     """Seconds for the lists of all points, from ten thousand to a million."""
-    k, rows = max(given.k), []
+    k = max(given.k)
     for n in given.sizes:
         x = clustered_features(n, given.dim, seed=given.seed)
         for name in given.peers or ["fanng", "exact"]:
             if name == "exact" and n > given.exact_to:
                 continue
-            seconds, found = all_pairs(name, x, k, given.threads, given.seed)
+            seconds, build, found = all_pairs(name, x, k, given.threads, given.seed)
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
             recall = sample_recall(x, found, k, given.seed)
             row = {"task": "growth", "engine": name, "k": k, "recall": round(recall, 5), "seconds": round(seconds, 3)}
-            rows.append(row | {"n": n, "dim": given.dim} | circumstances(given.threads, given.seed))
+            row |= {"build_seconds": round(build, 3), "peak_gib_so_far": round(peak, 2), "n": n, "dim": given.dim}
+            append_rows(given.out / "search_growth.csv", [row | circumstances(given.threads, given.seed)])
             print(f"{name:12} n={n:>9,}: {seconds:.2f} s, recall {recall:.4f}", flush=True)
-    append_rows(given.out / "search.csv", rows)
-    plot_growth(rows, given.out / "search_growth.png")
+    with (given.out / "search_growth.csv").open(newline="", encoding="utf-8") as file:
+        plot_growth(list(csv.DictReader(file)), given.out / "search_growth.png")
 
 
 def update(given: argparse.Namespace) -> None:

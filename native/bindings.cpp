@@ -39,7 +39,7 @@ Settings make_settings(nb::kwargs options) {
         if (options.contains(name)) field = nb::cast<T>(options[name]);
     };
     set("dim", s.dim), set("degree", s.degree), set("alpha", s.alpha), set("neighbours", s.neighbours);
-    set("success", s.success), set("walk_rounds", s.walk_rounds), set("trees", s.trees), set("leaf", s.leaf), set("rounds", s.rounds);
+    set("success", s.success), set("walk_rounds", s.walk_rounds), set("recall", s.recall);
     set("seed", s.seed), set("codes", s.codes);
     uint32_t storage = 0;
     set("storage", storage);
@@ -51,7 +51,7 @@ nb::dict settings_dict(const Fanng& index) {
     const Settings& s = index.settings();
     nb::dict d;
     d["dim"] = s.dim, d["degree"] = s.degree, d["alpha"] = s.alpha, d["neighbours"] = s.neighbours;
-    d["success"] = s.success, d["walk_rounds"] = s.walk_rounds, d["trees"] = s.trees, d["leaf"] = s.leaf, d["rounds"] = s.rounds;
+    d["success"] = s.success, d["walk_rounds"] = s.walk_rounds, d["recall"] = s.recall;
     d["seed"] = s.seed, d["codes"] = s.codes, d["storage"] = uint32_t(s.storage);
     return d;
 }
@@ -109,9 +109,9 @@ void bind_fanng(nb::module_& m) {
             check_out(d, i, ids.shape(0), k);
             self.scan_points(ids.data(), ids.shape(0), k, threads, d.data(), i.data());
         }, Free())
-        .def("refine_lists", [](Fanng& self, Indices ids, IndexRows truth, double wanted, int rounds, int threads) {
+        .def("complete_lists", [](Fanng& self, Indices ids, IndexRows truth, double wanted, int threads) {
             same(truth.shape(0), ids.shape(0), "rows of truth");
-            return self.refine_lists(truth.shape(1), ids.data(), truth.data(), ids.shape(0), wanted, rounds, threads);
+            return self.complete_lists(truth.shape(1), ids.data(), truth.data(), ids.shape(0), wanted, threads);
         }, Free())
         .def("from_lists", [](const Fanng& self, Indices ids, size_t k, int threads, OutFloats d, OutIndices i) {
             check_out(d, i, ids.shape(0), k);

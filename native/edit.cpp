@@ -84,7 +84,6 @@ void Fanng::insert(const float* x, size_t n, int threads) {
     for (size_t i = 0; i < n; ++i) graph_.set(first + i, chosen[i].data(), chosen[i].size());
     link_to_new(first, threads);
     lists_stale_ = true;
-    fresh_.clear();
 }
 
 // The edges of new vertices are offered to their other ends, and each new vertex gets at least one edge to it.
@@ -205,7 +204,6 @@ void Fanng::renumber(const Ids& kept) {
     }
     if (!m) tree_.clear();
     dead_.clear(), dead_count_ = 0;
-    fresh_.clear();
 }
 
 // The points moved a little: the old neighbour lists, measured anew and refined once, are where the search for the new
@@ -219,7 +217,7 @@ void Fanng::update(const float* x, size_t n, int threads) {
     for (const uint32_t v : place_)
         if (v != NONE) points_.set(v, x + dim * row++);
     if (points_.has_codes()) points_.fit_codes(threads);
-    refine(list_width_, UPDATE_REACH, true, threads);
+    refine(list_width_, UPDATE_REACH, threads);
     rescore_lists(threads);
     lists_stale_ = false;
     link(threads);

@@ -10,10 +10,10 @@ namespace nngk {
 namespace {
 
 constexpr size_t ENTRY_LEAF = 24;  // points of a leaf of the tree that queries descend: all of them start the walk
-constexpr double STANDSTILL = 0.01;  // gain of a round below which the next one looks further
+constexpr size_t STALE_REACH = 24;  // of the round that brings lists up to date after points came and went
+constexpr int TRIES = 3;           // at lists of a wanted recall, each with half of what the one before might miss
+constexpr size_t TIES = 8;         // entries of a list read beyond k, since equally far points go by their ids
 constexpr size_t PIECE = 8;        // queries a thread takes at a time
-
-size_t usual_reach(size_t width) { return std::max<size_t>(24, width * 3 / 10); }
 
 }  // namespace
 
@@ -30,8 +30,9 @@ size_t Fanng::id_count() const {
 }
 
 size_t Fanng::kept_width(size_t k) const {
-    // A little longer than asked for: codes order the last ones loosely.
-    return std::min(std::max<size_t>(points_.size(), 2) - 1, k + k / 10 + 4);
+    // Longer than asked for: estimated distances order the last ones loosely, and after a small move of the points
+    // the nearest are still among them.
+    return std::min(std::max<size_t>(points_.size(), 2) - 1, k + k / 2);
 }
 
 void Fanng::build(const float* x, size_t n, int threads) {
@@ -44,7 +45,6 @@ void Fanng::build_unlocked(const float* x, size_t n, int threads) {
     points_ = Points(dim, settings_.storage);
     points_.resize(n);
     dead_.clear(), dead_count_ = 0, walks_ = 0, walk_success_ = 0, lists_stale_ = false;
-    fresh_.clear();
     Array<float> wide;
     Matrix given{x, dim};
     if (padded != dim) {
@@ -53,7 +53,7 @@ void Fanng::build_unlocked(const float* x, size_t n, int threads) {
         given = Matrix{wide.data(), padded};
     }
     Tree tree;
-    tree.build(given, n, padded, ENTRY_LEAF, settings_.leaf, settings_.seed * 1000, threads);
+    tree.build(given, n, padded, ENTRY_LEAF, ENTRY_LEAF, settings_.seed * 1000, threads);
     label_.assign(n, 0u), place_.assign(n, NONE);
     for (size_t i = 0; i < n; ++i) {
         label_[i] = tree.order[i], place_[tree.order[i]] = uint32_t(i);
@@ -62,33 +62,14 @@ void Fanng::build_unlocked(const float* x, size_t n, int threads) {
     for (TreeNode& node : tree.nodes)
         if (node.a != NONE) node.a = place_[node.a], node.b = place_[node.b];
     tree_ = std::move(tree.nodes);
-    Array<float> sorted;
-    Matrix rows{points_.f32(0), padded};
-    if (settings_.storage != Storage::f32) {
-        sorted.resize(n * padded);
-        for (size_t i = 0; i < n; ++i) points_.get(i, &sorted[i * padded]);
-        rows = Matrix{sorted.data(), padded};
-    }
     wide = {};
-    find_lists(rows, tree.coarse, threads);
-    sorted = {};
-    link(threads);
-}
-
-void Fanng::find_lists(const Matrix& rows, const std::vector<uint32_t>& leaves, int threads) {
-    const size_t width = kept_width(settings_.neighbours);
-    {
-        Lists lists(points_.size(), width);
-        seed_lists(lists, rows, leaves, threads);
-        lists_to_rows(lists, width, threads);
-    }
+    find_lists(settings_.neighbours, double(settings_.recall), threads);
+    rescore_lists(threads);
     if (settings_.codes) {
         points_.fit_codes(threads);
         if (points_.has_codes() && !codes_agree()) points_.drop_codes();
     }
-    if (leaves.size() > 2 && points_.size() > 4096)
-        for (uint32_t round = 0; round < settings_.rounds; ++round) refine(width, usual_reach(width), round == 0, threads);
-    rescore_lists(threads);
+    link(threads);
 }
 
 void Fanng::link(int threads) {
@@ -249,26 +230,22 @@ void Fanng::scan_points(const int64_t* ids, size_t n, size_t k, int threads, flo
     });
 }
 
-double Fanng::refine_lists(size_t k, const int64_t* ids, const int64_t* truth, size_t n, double wanted, int most_rounds,
-                           int threads) {
+double Fanng::complete_lists(size_t k, const int64_t* ids, const int64_t* truth, size_t n, double wanted, int threads) {
     std::unique_lock<std::shared_mutex> writing(lock_);
-    const size_t width = std::max(kept_width(k), list_width_);
-    size_t reach = usual_reach(width);
-    bool marked = !fresh_.empty() && !lists_stale_, changed = false;
-    auto round = [&](bool all_fresh) { refine(width, reach, all_fresh, threads), marked = changed = true; };
-    if (lists_stale_ || width > list_width_) round(true);
-    double share = list_share(ids, truth, n, k);
-    for (int r = 0; r < most_rounds && share < wanted; ++r) {
-        round(!marked);
-        const double before = share;
-        share = list_share(ids, truth, n, k);
-        if (share < wanted && share - before < STANDSTILL && reach < width) {
-            reach = std::min(width, reach * 8 / 5);
-            marked = false;  // what was too far to be looked at is not fresh, but new
-        }
+    if (lists_stale_) {
+        consolidate(threads);
+        refine(list_width_, STALE_REACH, threads);
+        rescore_lists(threads);
+        lists_stale_ = false;
     }
-    if (changed) rescore_lists(threads);
-    lists_stale_ = false;
+    double share = kept_width(k) <= list_width_ ? list_share(ids, truth, n, k) : 0;
+    double aim = wanted;
+    for (int attempt = 0; attempt < TRIES && share < wanted; ++attempt) {
+        find_lists(k, attempt == TRIES - 1 ? 1 : aim, threads);
+        rescore_lists(threads);
+        share = list_share(ids, truth, n, k);
+        aim += (1 - aim) / 2;
+    }
     return share;
 }
 
@@ -279,7 +256,7 @@ double Fanng::list_share(const int64_t* ids, const int64_t* truth, size_t n, siz
         const uint32_t v = vertex_of(ids[i]);
         std::vector<int64_t> mine;
         for (size_t j = 0; v != NONE && j < list_width_ && lists_[v * list_width_ + j] != NONE; ++j)
-            mine.push_back(int64_t(label_[lists_[v * list_width_ + j] & ~FRESH]));
+            mine.push_back(int64_t(label_[lists_[v * list_width_ + j]]));
         std::sort(mine.begin(), mine.end());
         for (size_t j = 0; j < k; ++j) {
             if (truth[i * k + j] < 0) continue;
@@ -291,7 +268,7 @@ double Fanng::list_share(const int64_t* ids, const int64_t* truth, size_t n, siz
 
 void Fanng::from_lists(const int64_t* ids, size_t n, size_t k, int threads, float* distances, int64_t* indices) const {
     std::shared_lock<std::shared_mutex> reading(lock_);
-    const size_t width = std::min(list_width_, kept_width(k));
+    const size_t width = std::min(list_width_, k + TIES);
     parallel(n, 64, threads, [&](size_t begin, size_t end, int) {
         with_vectors(points_, [&](auto space) {
             std::vector<uint64_t> words;

@@ -14,9 +14,6 @@ namespace nngk {
 // Places of a vertex beyond its degree, for the edges that walks add.
 constexpr size_t SPARE = 8;
 
-// In a neighbour list: came in the last round of refinement.
-constexpr uint32_t FRESH = 0x80000000u;
-
 struct Settings {
     uint32_t dim = 0;
     uint32_t degree = 32;      // most edges of a vertex
@@ -24,9 +21,7 @@ struct Settings {
     uint32_t neighbours = 48;  // length of the neighbour lists that the graph is made from
     float success = 0.98f;     // share of random walks that should reach their target
     uint32_t walk_rounds = 8;  // of such walks, at most
-    uint32_t trees = 0;        // whose leaves give the first neighbour lists; 0: by the number of points
-    uint32_t leaf = 1000;      // most points of a leaf
-    uint32_t rounds = 2;       // of looking at the neighbours of neighbours
+    float recall = 0.95f;      // share of the true neighbours that the lists should hold
     uint64_t seed = 0;
     Storage storage = Storage::f32;
     uint32_t codes = 1;        // walk on byte codes
@@ -66,9 +61,9 @@ public:
                        float* distances, int64_t* indices) const;
     // The same, exactly.
     void scan_points(const int64_t* ids, size_t n, size_t k, int threads, float* distances, int64_t* indices) const;
-    // Makes the neighbour lists behind the graph long enough for k and up to date, and refines them until they hold
-    // the share `wanted` of the true neighbours (n, k) of some points, in so many rounds; returns the share.
-    double refine_lists(size_t k, const int64_t* ids, const int64_t* truth, size_t n, double wanted, int most_rounds, int threads);
+    // Makes the neighbour lists behind the graph long enough for k and up to date, and finds them anew where they do
+    // not hold the share `wanted` of the true neighbours (n, k) of some points; returns the share.
+    double complete_lists(size_t k, const int64_t* ids, const int64_t* truth, size_t n, double wanted, int threads);
     void from_lists(const int64_t* ids, size_t n, size_t k, int threads, float* distances, int64_t* indices) const;
 
     size_t size() const;      // points that are not removed
@@ -84,10 +79,10 @@ public:
 private:
     using Ids = std::vector<uint32_t>;
     // neighbours.cpp
-    void seed_lists(Lists& lists, const Matrix& x, const std::vector<uint32_t>& first_leaves, int threads);
-    void lists_to_rows(Lists& lists, size_t width, int threads);
+    void find_lists(size_t k, double wanted, int threads);
+    void compare_all(const Matrix& x, int threads);
     bool codes_agree() const;
-    void refine(size_t width, size_t reach, bool all_fresh, int threads);
+    void refine(size_t width, size_t reach, int threads);
     void rescore_lists(int threads);
     // edges.cpp
     template <class Space>
@@ -104,7 +99,6 @@ private:
     void append_edge(uint32_t from, uint32_t to);
     // fanng.cpp
     void build_unlocked(const float* x, size_t n, int threads);
-    void find_lists(const Matrix& rows, const std::vector<uint32_t>& leaves, int threads);
     void link(int threads);
     void find_medoid();
     size_t kept_width(size_t k) const;
@@ -135,7 +129,6 @@ private:
     std::vector<TreeNode> tree_;
     Buffer<uint32_t> lists_;   // (vertices, list_width_) by increasing distance, NONE at the end
     size_t list_width_ = 0;
-    std::vector<uint8_t> fresh_;  // of each entry of the lists, whether the last round brought it; empty: not known
     bool lists_stale_ = false;
     Buffer<uint32_t> label_;   // vertex → id
     Ids place_;                // id → vertex, NONE when removed

@@ -15,7 +15,7 @@
 namespace nngk {
 namespace {
 
-constexpr char MAGIC[8] = {'N', 'N', 'G', 'K', 'F', 'A', 'N', '1'};
+constexpr char MAGIC[8] = {'N', 'N', 'G', 'K', 'F', 'A', 'N', '2'};
 constexpr size_t SECTIONS = 10;
 
 struct Section {

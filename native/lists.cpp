@@ -19,8 +19,6 @@ struct Joiner {
     bool same, locked;
     Array<float>& a_cuts;
     Array<float>& b_cuts;
-    const Partitions* partitions;
-    size_t current;
 
     void give(const Side& to, Array<float>& cuts, size_t row, float value, uint32_t id) {
         const size_t list = to.packed->id(row);
@@ -42,7 +40,6 @@ struct Joiner {
             for (uint64_t hits = rows | cols; hits; hits &= hits - 1) {
                 const size_t j = size_t(__builtin_ctzll(hits));
                 const uint32_t one = a.packed->id(i), two = b.packed->id(col + j);
-                if (partitions && partitions->before(current, one, two)) continue;
                 const float value = t.c[r * PANEL + j];
                 if (rows >> j & 1) give(a, a_cuts, i, value, two);
                 if (cols >> j & 1) give(b, same ? a_cuts : b_cuts, col + j, value, one);
@@ -72,11 +69,11 @@ struct Joiner {
 
 }  // namespace
 
-void join(const Side& a, const Side& b, bool same, bool locked, const Partitions* partitions, size_t current) {
+void join(const Side& a, const Side& b, bool same, bool locked) {
     thread_local Array<float> a_cuts, b_cuts;
     load_cuts(a, a_cuts);
     if (!same) load_cuts(b, b_cuts);
-    Joiner{a, b, same, locked, a_cuts, b_cuts, partitions, current}.run();
+    Joiner{a, b, same, locked, a_cuts, b_cuts}.run();
 }
 
 }  // namespace nngk

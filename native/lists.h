@@ -72,6 +72,8 @@ public:
         counts_[i] = 0;
         cuts_[i].store(-std::numeric_limits<float>::max(), std::memory_order_relaxed);
     }
+    // Candidates must reach this value from the start.
+    void start_at(size_t i, float cut) { cuts_[i].store(cut, std::memory_order_relaxed); }
 
 private:
     void compact(size_t i) {
@@ -109,7 +111,12 @@ public:
     }
     template <class Row>
     void fill_panel(size_t p, const float* origin, Row&& row) {
-        const size_t begin = p * PANEL, count = std::min(PANEL, n_ - begin);
+        fill_panel(p, origin, row, std::min(PANEL, n_ - p * PANEL));
+    }
+    // A panel with so many rows; the columns beyond are never a hit.
+    template <class Row>
+    void fill_panel(size_t p, const float* origin, Row&& row, size_t count) {
+        const size_t begin = p * PANEL;
         thread_local Array<float> shifted;
         const size_t padded = rounded(dim_, 16);  // the transposition takes sixteen at a time
         shifted.assign(count * padded, 0.0f);
@@ -132,6 +139,9 @@ public:
         std::memcpy(panel, wide.data(), dim_ * PANEL * sizeof(float));
     }
 
+    // Adds to a row's squared distances to all others.
+    void lengthen(size_t i, float squared) { init_[i] -= squared / 2; }
+
     size_t size() const { return n_; }
     size_t dim() const { return dim_; }
     size_t panel_count() const { return (n_ + PANEL - 1) / PANEL; }
@@ -145,19 +155,6 @@ private:
     Array<float> panels_, init_;
 };
 
-// Partitions that overlap: to which part of each every point belongs. A pair is compared in the first partition that
-// puts both into one part, and is not counted again.
-struct Partitions {
-    size_t count;
-    std::vector<uint32_t> part_of; // (points, count)
-    bool before(size_t current, uint32_t i, uint32_t j) const {
-        const uint32_t *a = &part_of[i * count], *b = &part_of[j * count];
-        uint32_t same = 0;
-        for (size_t p = 0; p < current; ++p) same |= a[p] == b[p];
-        return same;
-    }
-};
-
 // A run of panels of a packed set, with the lists its rows feed (null: rows are only candidates of the other side).
 struct Side {
     const Packed* packed;
@@ -165,8 +162,7 @@ struct Side {
     Lists* lists;
 };
 
-// All pairs of two sides; with `same` each pair of one side once. Hits go to the lists of both; those of pairs that
-// an earlier partition than `current` held together are left out.
-void join(const Side& a, const Side& b, bool same, bool locked, const Partitions* partitions = nullptr, size_t current = 0);
+// All pairs of two sides; with `same` each pair of one side once. Hits go to the lists of both.
+void join(const Side& a, const Side& b, bool same, bool locked);
 
 }  // namespace nngk

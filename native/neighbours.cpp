@@ -1,7 +1,8 @@
-// Neighbour lists of all points: exhaustive comparison inside the leaves of several random trees, then rounds in which
-// every point looks at the neighbours of its neighbours.
+// Neighbour lists of all points: found anew through cells, or improved from where they are.
+#include "cells.h"
+#include "exact.h"
 #include "fanng.h"
-
+#include "reduced.h"
 #include "threads.h"
 
 #include <cmath>
@@ -9,12 +10,13 @@
 namespace nngk {
 namespace {
 
-constexpr size_t SMALL = 4096;           // up to here every pair is compared
+constexpr size_t SMALL = 4096;     // up to here every pair is compared
+constexpr size_t SAMPLE = 100;     // points whose true neighbours tell how far the others must look
+constexpr double AGREEMENT = 0.99; // of the true neighbours that fewer dimensions must still find
+constexpr double MARGIN = 0.15;    // of what may be missing, kept back: the sample is a sample, and cells have bounds
+constexpr double TOO_MANY = 0.2;   // share of the cells to look at from which on comparing all pairs costs less
 
 uint64_t word(uint32_t distance, uint32_t entry) { return uint64_t(distance) << 32 | entry; }
-
-// Each tree finds a smaller share of the neighbours among more points, and costs less than a round that makes up for it.
-size_t tree_count(size_t n) { return size_t(std::clamp(12 + 8 * std::log2(double(n) / 50000), 8.0, 48.0)); }
 
 // Who has u among its first `fan` neighbours; at most `fan` of them, evenly taken.
 struct Reverse {
@@ -25,10 +27,7 @@ struct Reverse {
         fan = std::min(fan, width);
         auto each = [&](auto&& visit) {
             for (size_t v = 0; v < n; ++v)
-                for (size_t j = 0; j < fan && lists[v * width + j] != NONE; ++j) {
-                    const uint32_t e = lists[v * width + j];
-                    visit(e & ~FRESH, uint32_t(v) | (e & FRESH));
-                }
+                for (size_t j = 0; j < fan && lists[v * width + j] != NONE; ++j) visit(lists[v * width + j], uint32_t(v));
         };
         each([&](uint32_t u, uint32_t) { ++start[u + 1]; });
         for (size_t v = 0; v < n; ++v) start[v + 1] += start[v];
@@ -44,51 +43,91 @@ struct Reverse {
     }
 };
 
+// Some points and their true neighbours (points, k).
+struct Truth {
+    std::vector<uint32_t> points, near;
+    size_t k;
+
+    Truth(const Matrix& x, size_t n, size_t padded, size_t k, int threads) : points(std::min(n, SAMPLE)), k(std::min(k, n - 1)) {
+        near.resize(points.size() * this->k);
+        parallel(points.size(), 1, threads, [&](size_t i, size_t, int) {
+            points[i] = uint32_t(i * n / points.size());
+            std::vector<uint64_t> words(n);
+            for (size_t j = 0; j < n; j += 4) {
+                const float* rows[4];
+                float d[4];
+                for (size_t r = 0; r < 4; ++r) rows[r] = x.row(std::min(j + r, n - 1));
+                kernels().f32(x.row(points[i]), rows, padded, d);
+                for (size_t r = 0; r < 4 && j + r < n; ++r) words[j + r] = make_key(d[r], uint32_t(j + r));
+            }
+            words.erase(words.begin() + points[i]);
+            std::nth_element(words.begin(), words.begin() + long(this->k) - 1, words.end());
+            for (size_t j = 0; j < this->k; ++j) near[i * this->k + j] = key_id(words[j]);
+        });
+    }
+
+    // How many of them are among the `width` nearest in fewer dimensions.
+    double share(const Reduced& less, size_t n, size_t width, int threads) const {
+        std::atomic<size_t> found{0};
+        parallel(points.size(), 1, threads, [&](size_t i, size_t, int) {
+            Array<float> d(n);
+            less.estimate(points[i], n, d.data());
+            Array<float> sorted = d;
+            const size_t last = std::min(width, n - 1);
+            std::nth_element(sorted.begin(), sorted.begin() + long(last), sorted.end());
+            for (size_t j = 0; j < k; ++j) found += d[near[i * k + j]] <= sorted[last];
+        });
+        return double(found) / double(near.size());
+    }
+};
+
+// In the fewest dimensions that keep the neighbours; dim 0 where none do.
+std::pair<Reduced, double> fewest(const Matrix& x, size_t n, size_t dim, const Truth& truth, size_t width, uint64_t seed, int threads) {
+    size_t kept = 32;
+    while (kept * 16 <= dim) kept *= 2;
+    for (; kept * 4 <= dim * 3; kept *= 2) {
+        Reduced less = reduced(x, n, dim, kept, seed, threads);
+        const double share = truth.share(less, n, width, threads);
+        if (share >= AGREEMENT) return {std::move(less), share};
+    }
+    return {Reduced{}, 1.0};
+}
+
 }  // namespace
 
-void Fanng::seed_lists(Lists& lists, const Matrix& x, const std::vector<uint32_t>& first_leaves, int threads) {
-    const size_t n = points_.size(), dim = points_.padded();
-    struct Leaf {
-        const uint32_t* ids;
-        size_t count, tree;
-    };
-    std::vector<Tree> trees(n <= SMALL ? 0 : (settings_.trees ? settings_.trees : tree_count(n)) - 1);
-    parallel(trees.size(), 1, threads, [&](size_t t, size_t, int) {
-        trees[t].build(x, n, dim, settings_.leaf, settings_.leaf, settings_.seed * 1000 + t + 1, 1);
-    });
-    Ids in_order(n);
-    for (size_t i = 0; i < n; ++i) in_order[i] = uint32_t(i);
-    Partitions partitions{rounded(trees.size() + 1, 4), {}};
-    partitions.part_of.resize(n * partitions.count);
-    std::vector<Leaf> leaves;
-    auto cut = [&](size_t tree, const uint32_t* order, const std::vector<uint32_t>& bounds) {
-        for (size_t b = 0; b + 1 < bounds.size(); ++b) {
-            leaves.push_back({order + bounds[b], bounds[b + 1] - bounds[b], tree});
-            for (size_t i = bounds[b]; i < bounds[b + 1]; ++i) partitions.part_of[order[i] * partitions.count + tree] = uint32_t(b);
-        }
-    };
-    cut(0, in_order.data(), n <= SMALL ? Ids{0, uint32_t(n)} : first_leaves);
-    for (size_t t = 0; t < trees.size(); ++t) cut(t + 1, trees[t].order.data(), trees[t].coarse);
-    parallel(leaves.size(), 1, threads, [&](size_t l, size_t, int) {
-        thread_local Packed packed;
-        const Leaf& leaf = leaves[l];
-        // A leaf's own first point is as good an origin as its mean.
-        packed.fill(leaf.count, points_.dim(), x.row(leaf.ids[0]), leaf.ids, [&](size_t i) { return x.row(leaf.ids[i]); });
-        const Side side{&packed, 0, packed.panel_count(), &lists};
-        join(side, side, true, true, &partitions, leaf.tree);
+// As many neighbours as are kept for k of them, so that the share `wanted` of the k nearest is among them.
+void Fanng::find_lists(size_t k, double wanted, int threads) {
+    const size_t n = points_.size(), padded = points_.padded(), width = kept_width(k);
+    Array<float> copy;
+    Matrix x{points_.f32(0), padded};
+    if (points_.storage() != Storage::f32) {
+        copy.resize(n * padded);
+        for (size_t i = 0; i < n; ++i) points_.get(i, &copy[i * padded]);
+        x = Matrix{copy.data(), padded};
+    }
+    list_width_ = width;
+    lists_.resize(n * width);
+    if (n <= SMALL || wanted >= 1) return compare_all(x, threads);
+    const Truth truth(x, n, padded, k, threads);
+    const auto [less, agreement] = fewest(x, n, points_.dim(), truth, width, settings_.seed, threads);
+    const double needed = std::min(1.0, wanted / agreement);
+    Cells cells(less.dim ? less.matrix() : x, less.dim ? less.rest.data() : nullptr, n, less.dim ? less.dim : points_.dim(), threads);
+    const size_t probes = cells.probes_for(truth.points, truth.near, needed + MARGIN * (1 - needed), threads);
+    const double saved = less.dim ? double(points_.dim()) / double(less.dim) : 1;
+    if (double(probes) > TOO_MANY * saved * double(cells.count())) return compare_all(x, threads);
+    cells.neighbours(width, probes, threads, [&](uint32_t v, const uint64_t* keys, size_t count) {
+        for (size_t j = 0; j < width; ++j) lists_[v * width + j] = j < count ? key_id(keys[j]) : NONE;
     });
 }
 
-void Fanng::lists_to_rows(Lists& lists, size_t width, int threads) {
-    list_width_ = width;
-    lists_.resize(points_.size() * width);
-    parallel(points_.size(), 512, threads, [&](size_t begin, size_t end, int) {
-        for (size_t i = begin; i < end; ++i) {
-            lists.finish(i);
-            for (size_t j = 0; j < width; ++j)
-                lists_[i * width + j] = j < lists.count(i) ? key_id(lists.keys(i)[j]) : NONE;
-        }
-    });
+void Fanng::compare_all(const Matrix& x, int threads) {
+    const size_t n = points_.size(), width = list_width_;
+    std::fill(lists_.data(), lists_.data() + lists_.size(), NONE);
+    if (n < 2) return;
+    Array<float> distances(n * width);
+    Array<int64_t> indices(n * width);
+    ExactIndex(x.data, n, x.stride, threads).all_neighbours(width, threads, distances.data(), indices.data());
+    for (size_t j = 0; j < n * width; ++j) lists_[j] = indices[j] < 0 ? NONE : uint32_t(indices[j]);
 }
 
 // Codes are worth having if they order a point's neighbours nearly as the vectors do. The lists come from the vectors.
@@ -115,59 +154,40 @@ bool Fanng::codes_agree() const {
 
 // Each point looks at its first `reach` neighbours and at as many that have it among theirs, and with each of them at
 // the nearest of its list and at some that have it in their lists.
-void Fanng::refine(size_t width, size_t reach, bool all_fresh, int threads) {
+void Fanng::refine(size_t width, size_t reach, int threads) {
     const size_t fan = reach, depth = reach * 6 / 10, back = reach * 4 / 10;
     const size_t n = points_.size(), old_width = list_width_;
-    Array<uint32_t> before(lists_.data(), lists_.data() + lists_.size());
-    for (size_t j = 0; j < before.size(); ++j)
-        if (before[j] != NONE && (all_fresh || (!fresh_.empty() && fresh_[j]))) before[j] |= FRESH;
-    fresh_.clear();
-    const Reverse reverse(before.data(), n, old_width, fan);
+    const uint32_t* before = lists_.data();
+    const Reverse reverse(before, n, old_width, fan);
     Array<uint32_t> after(n * width);
     parallel(n, 256, threads, [&](size_t begin, size_t end, int) {
         with_space(points_, [&](auto space) {
             Seen seen;
-            Ids fresh, mine;
+            Ids met;
             std::vector<uint64_t> found;
             for (size_t u = begin; u < end; ++u) {
-                const uint32_t* list = &before[u * old_width];
+                const uint32_t* list = before + u * old_width;
                 space.ask_point(u);
                 seen.reset(n), seen.add(uint32_t(u));
-                mine.clear(), fresh.clear(), found.clear();
-                for (size_t j = 0; j < old_width && list[j] != NONE; ++j) {
-                    const uint32_t w = list[j] & ~FRESH;
-                    seen.add(w);
-                    if (dead_.empty() || !dead_[w]) mine.push_back(w);
-                }
-                auto meet = [&](uint32_t e) {
-                    const uint32_t w = e & ~FRESH;
-                    if (seen.add(w) && (dead_.empty() || !dead_[w])) fresh.push_back(w);
+                met.clear(), found.clear();
+                auto meet = [&](uint32_t w) {
+                    if (seen.add(w) && !is_dead(w)) met.push_back(w);
                 };
-                auto look = [&](uint32_t entry) {
-                    const uint32_t v = entry & ~FRESH;
-                    const uint32_t* theirs = &before[v * old_width];
-                    for (size_t j = 0; j < std::min(depth, old_width) && theirs[j] != NONE; ++j)
-                        if ((entry | theirs[j]) & FRESH) meet(theirs[j]);
+                auto look = [&](uint32_t v) {
+                    const uint32_t* theirs = before + v * old_width;
+                    for (size_t j = 0; j < std::min(depth, old_width) && theirs[j] != NONE; ++j) meet(theirs[j]);
                     // Points that are in few lists are found through their own.
-                    reverse.some(v, back, [&](uint32_t e) {
-                        if ((entry | e) & FRESH) meet(e);
-                    });
+                    reverse.some(v, back, meet);
                 };
+                for (size_t j = 0; j < old_width && list[j] != NONE; ++j) meet(list[j]);
                 reverse.some(u, fan, meet);
                 for (size_t j = 0; j < std::min(fan, old_width) && list[j] != NONE; ++j) look(list[j]);
                 reverse.some(u, fan, look);
-                measure_all(space, mine.data(), mine.size(), [&](uint32_t d, uint32_t w) { found.push_back(word(d, w)); });
-                uint64_t cut = ~uint64_t(0);
-                if (found.size() >= width) {
-                    std::nth_element(found.begin(), found.begin() + long(width) - 1, found.end());
-                    cut = found[width - 1];
-                    found.resize(width);
-                }
-                measure_all(space, fresh.data(), fresh.size(), [&](uint32_t d, uint32_t w) {
-                    if (word(d, w) < cut) found.push_back(word(d, w | FRESH));
-                });
-                std::sort(found.begin(), found.end());
-                for (size_t j = 0; j < width; ++j) after[u * width + j] = j < found.size() ? uint32_t(found[j]) : NONE;
+                measure_all(space, met.data(), met.size(), [&](uint32_t d, uint32_t w) { found.push_back(word(d, w)); });
+                const size_t kept = std::min(width, found.size());
+                std::nth_element(found.begin(), found.begin() + long(kept), found.end());
+                std::sort(found.begin(), found.begin() + long(kept));
+                for (size_t j = 0; j < width; ++j) after[u * width + j] = j < kept ? uint32_t(found[j]) : NONE;
             }
         });
     });
@@ -175,27 +195,20 @@ void Fanng::refine(size_t width, size_t reach, bool all_fresh, int threads) {
     lists_.swap(after);
 }
 
-// The order becomes that of the stored vectors, and the marks go to a place of their own.
+// The order becomes that of the stored vectors.
 void Fanng::rescore_lists(int threads) {
     const size_t width = list_width_;
-    fresh_.assign(lists_.size(), 0);
     parallel(points_.size(), 512, threads, [&](size_t begin, size_t end, int) {
         with_vectors(points_, [&](auto space) {
             std::vector<uint64_t> words;
-            Ids ids;
             for (size_t u = begin; u < end; ++u) {
                 uint32_t* list = &lists_[u * width];
-                size_t count = 0;
-                ids.clear(), words.clear();
-                for (; count < width && list[count] != NONE; ++count) ids.push_back(list[count] & ~FRESH);
+                const size_t count = size_t(std::find(list, list + width, NONE) - list);
+                words.clear();
                 space.ask_point(u);
-                measure_all(space, ids.data(), count, [&](uint32_t d, uint32_t) { words.push_back(word(d, list[words.size()])); });
-                // Ties order by index whatever the mark.
-                std::sort(words.begin(), words.end(), [](uint64_t a, uint64_t b) { return (a & ~uint64_t(FRESH)) < (b & ~uint64_t(FRESH)); });
-                for (size_t j = 0; j < count; ++j) {
-                    fresh_[u * width + j] = (uint32_t(words[j]) & FRESH) != 0;
-                    list[j] = uint32_t(words[j]) & ~FRESH;
-                }
+                measure_all(space, list, count, [&](uint32_t d, uint32_t w) { words.push_back(word(d, w)); });
+                std::sort(words.begin(), words.end());
+                for (size_t j = 0; j < count; ++j) list[j] = uint32_t(words[j]);
             }
         });
     });

@@ -46,7 +46,7 @@ void exact(size_t n, size_t dim, size_t k) {
 
 void every_path(Storage storage, size_t n, size_t dim, const char* path) {
     Settings settings;
-    settings.dim = uint32_t(dim), settings.storage = storage, settings.trees = 3, settings.leaf = 200;
+    settings.dim = uint32_t(dim), settings.storage = storage;
     Fanng index(settings);
     const std::vector<float> x = normal(n, dim, 2), more = normal(300, dim, 3);
     index.build(x.data(), n, 3);
@@ -58,7 +58,7 @@ void every_path(Storage storage, size_t n, size_t dim, const char* path) {
     for (int64_t id = 0; id < 50; ++id) gone.push_back(id);
     index.scan_points(gone.data(), 50, 8, 3, d.data(), truth.data());
     index.search_points(gone.data(), 50, 8, Effort{10, 0}, false, 3, d.data(), i.data());
-    index.refine_lists(8, gone.data(), truth.data(), 50, 1.0, 2, 3);
+    index.complete_lists(8, gone.data(), truth.data(), 50, 1.0, 3);
     index.from_lists(gone.data(), 50, 8, 3, d.data(), i.data());
     index.add(more.data(), 300, 3, ids.data());
     for (int64_t id = 50; id < int64_t(n / 3); ++id) gone.push_back(id);
@@ -75,7 +75,7 @@ void every_path(Storage storage, size_t n, size_t dim, const char* path) {
 
 void at_once(size_t n, size_t dim, int steps) {
     Settings settings;
-    settings.dim = uint32_t(dim), settings.trees = 2, settings.leaf = 200;
+    settings.dim = uint32_t(dim);
     Fanng index(settings);
     const std::vector<float> x = normal(n + 50 * size_t(steps), dim, 5), queries = normal(64, dim, 6);
     index.build(x.data(), n, 2);

@@ -128,13 +128,14 @@ def pairs_rows(
     rows = []
     for name in peers:
         try:
-            seconds, found = all_pairs(name, x, k, threads, seed)
+            seconds, build, found = all_pairs(name, x, k, threads, seed)
         except MissingExtra as error:
             say(f"{name}: left out. {error}")
             continue
         recall = found_share(found[chosen], truth)
         rate = len(x) ** 2 * x.shape[1] / seconds
         row = {"task": "all pairs", "engine": name, "k": k, "recall": round(recall, 5), "seconds": round(seconds, 3)}
+        row["build_seconds"] = round(build, 3)
         rows.append(
             row | {"gflops": round(rate / 1e9, 1), "sgemm_gflops": round(sgemm_rate(threads) / 1e9, 1), **about}
         )

@@ -14,8 +14,6 @@ from nngk.search.checks import checked, checked_k, checked_update
 from nngk.search.native import empty_answer, plain, required_core, thread_count
 
 STORAGE = {"float32": 0, "bfloat16": 1, "float16": 2}
-# Rounds of refinement after which the neighbour lists have long stopped changing.
-MOST_ROUNDS = 8
 
 
 class FANNG:
@@ -83,6 +81,7 @@ class FANNG:
             neighbours=neighbours,
             success=success,
             walk_rounds=walk_rounds,
+            recall=recall,
             seed=seed,
             storage=STORAGE[storage],
         )
@@ -159,7 +158,7 @@ class FANNG:
             return distances, indices
         wanted = self.recall if recall is None else recall
         sample, truth = sample_truth(self._index, k, threads)
-        self.list_recall = self._index.refine_lists(sample, truth, wanted, MOST_ROUNDS, threads)
+        self.list_recall = self._index.complete_lists(sample, truth, wanted, threads)
         self._index.from_lists(torch.arange(self._index.id_count), k, threads, distances, indices)
         return distances, indices
 

@@ -1,0 +1,312 @@
+#include "cells.h"
+
+#include "threads.h"
+
+#include <cmath>
+#include <numeric>
+
+namespace nngk {
+namespace {
+
+constexpr double FILL = 0.85;      // of the slots hold a point: with room to spare few points miss their nearest cell
+constexpr size_t CHUNK = 10 * PANEL; // points whose nearest cells are found at a time
+constexpr size_t BLOCK_BYTES = 600 << 10; // of centres that stay in the second-level cache meanwhile
+constexpr size_t PER_CELL = 16;    // points of the sample that trains a centre
+constexpr int ROUNDS = 4;          // of k-means
+constexpr size_t FEW = 5 * PANEL;  // centres that tell how far a point has to look
+constexpr size_t CHOICES = 16;     // cells of a point that are put in order, for when the first are full
+constexpr size_t CLOSE = 48;       // probes between two cells from which on they are compared first
+
+}  // namespace
+
+Cells::Cells(const Matrix& x, const float* rest, size_t n, size_t dim, int threads)
+    : x_(x), rest_(rest), n_(n), dim_(dim), padded_(rounded(dim, PAD)), count_(size_t(std::ceil(double(n) / (FILL * PANEL)))),
+      origin_(padded_), centres_(count_ * padded_) {
+    std::vector<double> mean(padded_, 0.0);
+    const size_t step = std::max<size_t>(1, n / 10000);
+    for (size_t i = 0; i < n; i += step)
+        for (size_t k = 0; k < dim; ++k) mean[k] += double(x.row(i)[k]) / double((n + step - 1) / step);
+    for (size_t k = 0; k < padded_; ++k) origin_[k] = float(mean[k]);
+    // Neighbours follow each other in the order of the points, so that every so manyth is a fair choice.
+    for (size_t c = 0; c < count_; ++c) std::memcpy(&centres_[c * padded_], x.row(c * n / count_), padded_ * sizeof(float));
+    train(threads);
+}
+
+void Cells::pack_centres() {
+    packed_centres_.fill(count_, dim_, origin_.data(), nullptr, [&](size_t c) { return &centres_[c * padded_]; });
+}
+
+// The nearest of some centres for each of some points, as many as the lists keep.
+void Cells::nearest(const uint32_t* ids, size_t n, const Packed& centres, Lists& lists) const {
+    thread_local Packed rows;
+    rows.fill(n, dim_, origin_.data(), nullptr, [&](size_t i) { return x_.row(ids[i]); });
+    const size_t block = std::max<size_t>(1, BLOCK_BYTES / (4 * PANEL * dim_)), panels = centres.panel_count();
+    for (size_t b = 0; b < panels; b += block)
+        join(Side{&rows, 0, rows.panel_count(), &lists}, Side{&centres, b, std::min(panels, b + block), nullptr}, false, false);
+}
+
+void Cells::train(int threads) {
+    const size_t m = std::min(n_, PER_CELL * count_);
+    std::vector<uint32_t> sample(m), cell_of(m);
+    for (size_t i = 0; i < m; ++i) sample[i] = uint32_t(i * n_ / m);
+    for (int round = 0; round < ROUNDS; ++round) {
+        pack_centres();
+        parallel(m, CHUNK, threads, [&](size_t begin, size_t end, int) {
+            Lists lists(CHUNK, 1);
+            nearest(&sample[begin], end - begin, packed_centres_, lists);
+            for (size_t i = 0; i < end - begin; ++i) lists.finish(i), cell_of[begin + i] = key_id(lists.keys(i)[0]);
+        });
+        move_centres(sample, cell_of, threads);
+    }
+    pack_centres();
+}
+
+// Each centre becomes the mean of its points; one without points stays.
+void Cells::move_centres(const std::vector<uint32_t>& sample, const std::vector<uint32_t>& cell_of, int threads) {
+    std::vector<uint32_t> start(count_ + 1, 0), members(sample.size());
+    for (uint32_t c : cell_of) ++start[c + 1];
+    for (size_t c = 0; c < count_; ++c) start[c + 1] += start[c];
+    std::vector<uint32_t> at(start.begin(), start.end() - 1);
+    for (size_t i = 0; i < sample.size(); ++i) members[at[cell_of[i]]++] = sample[i];
+    parallel(count_, 64, threads, [&](size_t begin, size_t end, int) {
+        for (size_t c = begin; c < end; ++c) {
+            if (start[c] == start[c + 1]) continue;
+            float* centre = &centres_[c * padded_];
+            std::fill(centre, centre + padded_, 0.0f);
+            const float share = 1.0f / float(start[c + 1] - start[c]);
+            for (uint32_t i = start[c]; i < start[c + 1]; ++i)
+                for (size_t k = 0; k < dim_; ++k) centre[k] += share * x_.row(members[i])[k];
+        }
+    });
+}
+
+size_t Cells::probes_for(const std::vector<uint32_t>& points, const std::vector<uint32_t>& truth, double wanted, int threads) const {
+    if (points.empty()) return 1;
+    const size_t k = truth.size() / points.size(), step = std::max<size_t>(1, k / 25);
+    auto distances = [&](uint32_t v, Array<float>& out) {
+        out.resize(rounded(count_, 4));
+        for (size_t c = 0; c < count_; c += 4) {
+            const float* rows[4];
+            for (size_t r = 0; r < 4; ++r) rows[r] = &centres_[std::min(c + r, count_ - 1) * padded_];
+            kernels().f32(x_.row(v), rows, padded_, &out[c]);
+        }
+        out.resize(count_);
+    };
+    auto first = [](const Array<float>& d) { return size_t(std::min_element(d.begin(), d.end()) - d.begin()); };
+    auto rank = [](const Array<float>& d, size_t cell) {
+        return size_t(std::count_if(d.begin(), d.end(), [&](float other) { return other < d[cell]; }));
+    };
+    std::vector<std::vector<size_t>> found(points.size());
+    // A pair is compared if either point looks at the other's cell.
+    parallel(points.size(), 1, threads, [&](size_t i, size_t, int) {
+        Array<float> mine, theirs;
+        distances(points[i], mine);
+        const size_t own = first(mine);
+        for (size_t j = i % step; j < k; j += step) {
+            if (truth[i * k + j] == NONE) continue;
+            distances(truth[i * k + j], theirs);
+            found[i].push_back(std::min(rank(mine, first(theirs)), rank(theirs, own)));
+        }
+    });
+    std::vector<size_t> ranks;
+    for (const auto& some : found) ranks.insert(ranks.end(), some.begin(), some.end());
+    if (ranks.empty()) return 1;
+    const size_t at = std::min(ranks.size() - 1, size_t(std::ceil(wanted * double(ranks.size()))));
+    std::nth_element(ranks.begin(), ranks.begin() + long(at), ranks.end());
+    return std::min(count_, ranks[at] + 1);
+}
+
+// Puts the points into cells, and notes at which cells each looks.
+void Cells::fill(size_t probes, int threads) {
+    Array<uint32_t> probed(n_ * probes);
+    std::vector<float> distance(n_);
+    // Some centres tell how far a point has to look, so that its list does not fill with cells to be dropped again.
+    Packed few;
+    const size_t m = std::min(count_, FEW), rank = std::min(m, probes * m / count_ * 3 / 2 + 4);
+    few.fill(m, dim_, origin_.data(), nullptr, [&](size_t i) { return &centres_[i * count_ / m * padded_]; });
+    parallel(n_, CHUNK, threads, [&](size_t begin, size_t end, int) {
+        Lists first(CHUNK, rank), lists(CHUNK, probes);
+        std::vector<uint32_t> ids(end - begin);
+        std::iota(ids.begin(), ids.end(), uint32_t(begin));
+        nearest(ids.data(), ids.size(), few, first);
+        for (size_t i = 0; i < ids.size(); ++i) {
+            first.finish(i), lists.clear(i);
+            if (rank < m) lists.start_at(i, first.cut(i));
+        }
+        nearest(ids.data(), ids.size(), packed_centres_, lists);
+        for (size_t i = begin; i < end; ++i) {
+            uint64_t* keys = lists.keys(i - begin);
+            const size_t found = lists.count(i - begin), some = std::min(found, probes);
+            std::nth_element(keys, keys + some - 1, keys + found);
+            std::partial_sort(keys, keys + std::min(some, CHOICES), keys + some);
+            distance[i] = key_score(keys[0]);
+            for (size_t j = 0; j < probes; ++j) probed[i * probes + j] = j < some ? key_id(keys[j]) : NONE;
+        }
+    });
+    place(distance, probed, probes);
+    packed_.reset(count_ * PANEL, dim_, slots_.data());
+    parallel(count_, 16, threads, [&](size_t begin, size_t end, int) {
+        for (size_t c = begin; c < end; ++c) {
+            const size_t count = size_t(__builtin_popcountll(full_[c]));
+            packed_.fill_panel(c, origin_.data(), [&](size_t slot) { return x_.row(slots_[slot]); }, count);
+            for (size_t s = c * PANEL; rest_ && s < c * PANEL + count; ++s) packed_.lengthen(s, rest_[slots_[s]]);
+        }
+    });
+    note_probes(probed, probes, threads);
+    pair_up(threads);
+}
+
+// Those nearest to a centre choose first; whoever finds a cell full goes to the next of its own.
+void Cells::place(const std::vector<float>& distance, const Array<uint32_t>& probed, size_t probes) {
+    slots_.assign(count_ * PANEL, NONE);
+    full_.assign(count_, 0);
+    std::vector<uint32_t> order(n_);
+    std::iota(order.begin(), order.end(), 0u);
+    std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
+        return distance[a] != distance[b] ? distance[a] < distance[b] : a < b;
+    });
+    const uint64_t all = (uint64_t(1) << PANEL) - 1;
+    size_t any = 0;  // the first cell that may have room for those who find none
+    for (uint32_t v : order) {
+        const uint32_t* mine = &probed[size_t(v) * probes];
+        size_t cell = NONE;
+        for (size_t j = 0; j < probes && mine[j] != NONE && cell == NONE; ++j)
+            if (full_[mine[j]] != all) cell = mine[j];
+        if (cell == NONE) {
+            while (full_[any] == all) ++any;
+            cell = any;
+        }
+        const size_t slot = size_t(__builtin_popcountll(full_[cell]));
+        slots_[cell * PANEL + slot] = v;
+        full_[cell] |= uint64_t(1) << slot;
+    }
+}
+
+void Cells::note_probes(const Array<uint32_t>& probed, size_t probes, int threads) {
+    probes_.assign(count_, {});
+    parallel(count_, 64, threads, [&](size_t begin, size_t end, int) {
+        std::vector<uint64_t> who(count_, 0);
+        std::vector<uint32_t> met;
+        for (size_t c = begin; c < end; ++c) {
+            met.clear();
+            for (size_t s = 0; s < PANEL && slots_[c * PANEL + s] != NONE; ++s) {
+                const uint32_t* mine = &probed[size_t(slots_[c * PANEL + s]) * probes];
+                for (size_t j = 0; j < probes && mine[j] != NONE; ++j) {
+                    if (!who[mine[j]]) met.push_back(mine[j]);
+                    who[mine[j]] |= uint64_t(1) << s;
+                }
+            }
+            std::sort(met.begin(), met.end());
+            probes_[c].reserve(met.size());
+            for (uint32_t cell : met) probes_[c].push_back({cell, who[cell]}), who[cell] = 0;
+        }
+    });
+}
+
+// Turns who looks at whom into pairs of cells that are compared once, each with its lower cell: both directions of
+// looking come together.
+void Cells::pair_up(int threads) {
+    std::vector<std::vector<Probe>> back(count_);
+    for (uint32_t a = 0; a < count_; ++a)
+        for (const Probe& probe : probes_[a]) back[probe.cell].push_back({a, probe.points});  // by increasing cell
+    pairs_.assign(count_, {});
+    parallel(count_, 64, threads, [&](size_t begin, size_t end, int) {
+        for (size_t a = begin; a < end; ++a) {
+            auto to = probes_[a].begin(), from = back[a].begin();
+            const auto to_end = probes_[a].end(), from_end = back[a].end();
+            while (to != to_end || from != from_end) {
+                const uint32_t b = std::min(to == to_end ? NONE : to->cell, from == from_end ? NONE : from->cell);
+                Pair pair{b, uint32_t(a), 0, 0};
+                if (to != to_end && to->cell == b) pair.from_a = (to++)->points;
+                if (from != from_end && from->cell == b) pair.from_b = (from++)->points;
+                if (b > a) pairs_[a].push_back(pair);
+            }
+        }
+    });
+    probes_ = {};
+}
+
+// Cells that look at each other with most of their points come first: then the cuts fall at once, and nearly all later
+// products are discarded by the kernel. Near cells have near numbers and look at the same cells: a block of them shares
+// each panel that comes from memory.
+void Cells::join_all(Lists& lists, int threads) const {
+    const size_t block = std::clamp<size_t>(BLOCK_BYTES / (4 * PANEL * dim_), 4, 48);
+    for (const bool close : {true, false})
+        parallel(count_, block, threads, [&](size_t begin, size_t end, int) {
+            std::vector<Pair> pairs;
+            for (size_t a = begin; a < end; ++a) {
+                if (close) compare(a, full_[a], a, full_[a], lists, threads > 1);
+                for (const Pair& p : pairs_[a]) {
+                    const size_t looks = size_t(__builtin_popcountll(p.from_a) + __builtin_popcountll(p.from_b));
+                    if ((looks >= CLOSE) == close) pairs.push_back(p);
+                }
+            }
+            std::sort(pairs.begin(), pairs.end(), [](const Pair& p, const Pair& q) { return p.b != q.b ? p.b < q.b : p.a < q.a; });
+            for (const Pair& p : pairs) join_pair(p.a, p.from_a, p.b, p.from_b, lists, threads > 1);
+        });
+}
+
+// Every pair once: those who look with all of the other cell, or everybody with everybody where that costs no more.
+void Cells::join_pair(size_t a, uint64_t from_a, size_t b, uint64_t from_b, Lists& lists, bool locked) const {
+    auto strips = [](uint64_t points) { return (size_t(__builtin_popcountll(points)) + TILE_ROWS - 1) / TILE_ROWS; };
+    const size_t apart = strips(from_a) + strips(from_b);
+    if (apart >= strips(full_[a])) return compare(a, full_[a], b, full_[b], lists, locked);
+    if (apart >= strips(full_[b])) return compare(b, full_[b], a, full_[a], lists, locked);
+    if (from_a) compare(a, from_a, b, full_[b], lists, locked);
+    if (from_b) compare(b, from_b, a, full_[a] & ~from_a, lists, locked);
+}
+
+// Some points of cell a with some of cell b, into the lists of both. Lists go by slots.
+void Cells::compare(size_t a, uint64_t rows, size_t b, uint64_t columns, Lists& lists, bool locked) const {
+    thread_local Array<float> strip;
+    strip.resize(dim_ * TILE_ROWS);
+    alignas(64) float c[TILE_ROWS * PANEL], b_cut[PANEL];
+    float a_init[TILE_ROWS], a_cut[TILE_ROWS];
+    uint64_t row_hits[TILE_ROWS], col_hits[TILE_ROWS];
+    const size_t a_first = a * PANEL, b_first = b * PANEL;
+    const float* from = packed_.panel(a);
+    for (size_t j = 0; j < PANEL; ++j) b_cut[j] = lists.cut(b_first + j);
+    auto give = [&](size_t slot, float value, uint32_t other) {
+        if (locked)
+            lists.add_locked(slot, value, other);
+        else
+            lists.add(slot, value, other);
+        return lists.cut(slot);
+    };
+    while (rows) {
+        size_t at[TILE_ROWS], count = 0;
+        for (; rows && count < TILE_ROWS; rows &= rows - 1) at[count++] = size_t(__builtin_ctzll(rows));
+        for (size_t r = count; r < TILE_ROWS; ++r) at[r] = at[0];
+        for (size_t k = 0; k < dim_; ++k)
+            for (size_t r = 0; r < TILE_ROWS; ++r) strip[k * TILE_ROWS + r] = from[k * PANEL + at[r]];
+        for (size_t r = 0; r < TILE_ROWS; ++r) a_init[r] = packed_.init()[a_first + at[r]], a_cut[r] = lists.cut(a_first + at[r]);
+        const Tile tile{strip.data(), packed_.panel(b), dim_, a_init, packed_.init() + b_first, a_cut, b_cut, c, row_hits, col_hits};
+        if (!kernels().tile(tile)) continue;
+        for (size_t r = 0; r < count; ++r) {
+            // Within a cell every pair once: with those of higher slots.
+            const uint64_t seen = a == b ? columns & ~((uint64_t(2) << at[r]) - 1) : columns;
+            for (uint64_t hits = (row_hits[r] | col_hits[r]) & seen; hits; hits &= hits - 1) {
+                const size_t j = size_t(__builtin_ctzll(hits));
+                const float value = c[r * PANEL + j];
+                if (row_hits[r] >> j & 1) give(a_first + at[r], value, slots_[b_first + j]);
+                if (col_hits[r] >> j & 1) b_cut[j] = give(b_first + j, value, slots_[a_first + at[r]]);
+            }
+        }
+    }
+}
+
+void Cells::neighbours(size_t keep, size_t probes, int threads, const Take& take) {
+    probes = std::clamp<size_t>(probes, 1, count_);
+    fill(probes, threads);
+    Lists lists(slots_.size(), keep);
+    join_all(lists, threads);
+    parallel(slots_.size(), 512, threads, [&](size_t begin, size_t end, int) {
+        for (size_t s = begin; s < end; ++s) {
+            if (slots_[s] == NONE) continue;
+            lists.finish(s);
+            take(slots_[s], lists.keys(s), lists.count(s));
+        }
+    });
+}
+
+}  // namespace nngk

@@ -1,0 +1,63 @@
+// Neighbour lists of all points from matrix products. The points are parted into cells, each as large as one panel of
+// the product, and every point is compared with all points of the cells whose centres are nearest to it. A distance in
+// a product costs a tenth of one whose vector is fetched alone, so that looking at too many is cheaper than looking well.
+#pragma once
+
+#include "lists.h"
+#include "tree.h"
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace nngk {
+
+class Cells {
+public:
+    // Finds the centres. `rest` (n) or null: what is to be added to a point's squared distances. Both must outlive the
+    // cells. The result does not depend on the threads.
+    Cells(const Matrix& x, const float* rest, size_t n, size_t dim, int threads);
+
+    size_t count() const { return count_; }
+    // How many cells a point must look at so that the lists hold the share `wanted` of the given true neighbours
+    // (points, k), NONE where there are none.
+    size_t probes_for(const std::vector<uint32_t>& points, const std::vector<uint32_t>& truth, double wanted, int threads) const;
+    // The `keep` nearest found for every point, itself left out: take(point, keys, count) with the keys in order.
+    using Take = std::function<void(uint32_t, const uint64_t*, size_t)>;
+    void neighbours(size_t keep, size_t probes, int threads, const Take& take);
+
+private:
+    void train(int threads);
+    void move_centres(const std::vector<uint32_t>& sample, const std::vector<uint32_t>& cell_of, int threads);
+    void pack_centres();
+    void nearest(const uint32_t* ids, size_t n, const Packed& centres, Lists& lists) const;
+    void fill(size_t probes, int threads);
+    void place(const std::vector<float>& nearest, const Array<uint32_t>& probed, size_t probes);
+    void note_probes(const Array<uint32_t>& probed, size_t probes, int threads);
+    void pair_up(int threads);
+    void join_all(Lists& lists, int threads) const;
+    void join_pair(size_t a, uint64_t from_a, size_t b, uint64_t from_b, Lists& lists, bool locked) const;
+    void compare(size_t a, uint64_t rows, size_t b, uint64_t columns, Lists& lists, bool locked) const;
+
+    struct Probe {
+        uint32_t cell;   // that some points of a cell look at
+        uint64_t points; // which of them, by their slots
+    };
+
+    struct Pair {
+        uint32_t b, a;            // cells
+        uint64_t from_a, from_b;  // the points of each that look at the other
+    };
+
+    Matrix x_;
+    const float* rest_;
+    size_t n_, dim_, padded_, count_;
+    Array<float> origin_, centres_;
+    Packed packed_centres_, packed_;
+    Array<uint32_t> slots_;       // (cells, PANEL) points, NONE where a cell is not full
+    std::vector<uint64_t> full_;  // of each cell, the slots that hold a point
+    std::vector<std::vector<Probe>> probes_;
+    std::vector<std::vector<Pair>> pairs_;
+};
+
+}  // namespace nngk
