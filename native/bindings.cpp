@@ -1,6 +1,8 @@
 // What Python sees: arrays of torch or numpy in and out, the interpreter's lock released while the core works.
+#include "cells.h"
 #include "exact.h"
 #include "fanng.h"
+#include "reduced.h"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -197,10 +199,32 @@ void bind_kernels(nb::module_& m) {
     });
 }
 
+// For tests: the steps from which neighbour lists are made.
+void bind_steps(nb::module_& m) {
+    // Lists (n, keep) of all points through cells; returns the number of cells.
+    m.def("cell_neighbours", [](Floats x, size_t probes, int threads, OutIndices out) {
+        same(x.shape(1) % PAD, 0, "dimensions beyond a multiple of 32"), same(out.shape(0), x.shape(0), "rows");
+        const size_t keep = out.shape(1);
+        Cells cells(Matrix{x.data(), x.shape(1)}, nullptr, x.shape(0), x.shape(1), threads);
+        cells.neighbours(keep, probes, threads, [&](uint32_t v, const uint64_t* keys, size_t count) {
+            for (size_t j = 0; j < keep; ++j) out.data()[v * keep + j] = j < count ? int64_t(key_id(keys[j])) : -1;
+        });
+        return cells.count();
+    }, Free());
+    // Estimated squared distances of all points to all in so many dimensions.
+    m.def("reduced_distances", [](Floats x, size_t kept, int threads, OutFloats out) {
+        const size_t n = x.shape(0);
+        same(out.shape(0), n, "rows"), same(out.shape(1), n, "columns");
+        const Reduced less = reduced(Matrix{x.data(), x.shape(1)}, n, x.shape(1), kept, 0, threads);
+        for (size_t i = 0; i < n; ++i) less.estimate(i, n, out.data() + i * n);
+    }, Free());
+}
+
 }  // namespace
 
 NB_MODULE(_native, m) {
     bind_kernels(m);
+    bind_steps(m);
     bind_exact(m);
     bind_fanng(m);
 }

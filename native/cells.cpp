@@ -13,6 +13,7 @@ constexpr size_t CHUNK = 10 * PANEL; // points whose nearest cells are found at 
 constexpr size_t BLOCK_BYTES = 600 << 10; // of centres that stay in the second-level cache meanwhile
 constexpr size_t PER_CELL = 16;    // points of the sample that trains a centre
 constexpr int ROUNDS = 4;          // of k-means
+constexpr size_t PAIRS = 12;        // of each point of a sample that tell how far to look
 constexpr size_t FEW = 5 * PANEL;  // centres that tell how far a point has to look
 constexpr size_t CHOICES = 16;     // cells of a point that are put in order, for when the first are full
 constexpr size_t CLOSE = 48;       // probes between two cells from which on they are compared first
@@ -82,7 +83,7 @@ void Cells::move_centres(const std::vector<uint32_t>& sample, const std::vector<
 
 size_t Cells::probes_for(const std::vector<uint32_t>& points, const std::vector<uint32_t>& truth, double wanted, int threads) const {
     if (points.empty()) return 1;
-    const size_t k = truth.size() / points.size(), step = std::max<size_t>(1, k / 25);
+    const size_t k = truth.size() / points.size(), step = std::max<size_t>(1, k / PAIRS);
     auto distances = [&](uint32_t v, Array<float>& out) {
         out.resize(rounded(count_, 4));
         for (size_t c = 0; c < count_; c += 4) {

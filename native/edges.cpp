@@ -11,6 +11,9 @@ namespace {
 // Longer lists serve all_neighbours; what lies beyond is nearly always occluded.
 constexpr size_t CANDIDATES = 64;
 
+// Rounds of walks without a better share of arrivals, after which there will be none.
+constexpr size_t STANDSTILL = 64;
+
 uint64_t word(uint32_t distance, uint32_t v) { return uint64_t(distance) << 32 | v; }
 
 struct Walk {
@@ -111,6 +114,8 @@ void Fanng::walk(size_t most_rounds, int threads) {
     if (n < 2) return void(walk_success_ = 1);
     std::mt19937_64 random(settings_.seed ^ 0x9e3779b97f4a7c15ull);
     std::vector<Walk> walks(std::max<size_t>(1000, n / 16));
+    double best = 0;
+    size_t best_round = 0;
     for (size_t round = 0;; ++round) {
         for (Walk& w : walks) w = Walk{uint32_t(random() % n), uint32_t(random() % n), 0, false};
         parallel(walks.size(), 64, threads, [&](size_t begin, size_t end, int) {
@@ -126,7 +131,9 @@ void Fanng::walk(size_t most_rounds, int threads) {
         for (const Walk& w : walks) arrived += w.arrived;
         walks_ += walks.size();
         walk_success_ = double(arrived) / double(walks.size());
-        if (walk_success_ >= double(settings_.success) || round == most_rounds) return;
+        if (walk_success_ > best) best = walk_success_, best_round = round;
+        // Where vertices have no room left, new edges push out others, and more rounds do not help.
+        if (walk_success_ >= double(settings_.success) || round == most_rounds || round - best_round > STANDSTILL) return;
         for (const Walk& w : walks)
             if (!w.arrived) force_edge(w.end, w.target);
     }

@@ -11,6 +11,7 @@ namespace {
 
 constexpr size_t ENTRY_LEAF = 24;  // points of a leaf of the tree that queries descend: all of them start the walk
 constexpr size_t STALE_REACH = 24;  // of the round that brings lists up to date after points came and went
+constexpr double NEARLY = 0.02;     // of the wanted recall missing
 constexpr int TRIES = 3;           // at lists of a wanted recall, each with half of what the one before might miss
 constexpr size_t TIES = 8;         // entries of a list read beyond k, since equally far points go by their ids
 constexpr size_t PIECE = 8;        // queries a thread takes at a time
@@ -241,6 +242,11 @@ double Fanng::complete_lists(size_t k, const int64_t* ids, const int64_t* truth,
     double share = kept_width(k) <= list_width_ ? list_share(ids, truth, n, k) : 0;
     double aim = wanted;
     for (int attempt = 0; attempt < TRIES && share < wanted; ++attempt) {
+        if (wanted - share <= NEARLY) {  // a round of looking around costs less than looking for all again
+            refine(list_width_, STALE_REACH, threads);
+            rescore_lists(threads);
+            if ((share = list_share(ids, truth, n, k)) >= wanted) break;
+        }
         find_lists(k, attempt == TRIES - 1 ? 1 : aim, threads);
         rescore_lists(threads);
         share = list_share(ids, truth, n, k);

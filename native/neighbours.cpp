@@ -11,9 +11,9 @@ namespace nngk {
 namespace {
 
 constexpr size_t SMALL = 4096;     // up to here every pair is compared
-constexpr size_t SAMPLE = 100;     // points whose true neighbours tell how far the others must look
+constexpr size_t SAMPLE = 300;     // points whose true neighbours tell how far the others must look
 constexpr double AGREEMENT = 0.99; // of the true neighbours that fewer dimensions must still find
-constexpr double MARGIN = 0.15;    // of what may be missing, kept back: the sample is a sample, and cells have bounds
+constexpr double MARGIN = 0.2;    // of what may be missing, kept back: the sample is a sample, and cells have bounds
 constexpr double TOO_MANY = 0.2;   // share of the cells to look at from which on comparing all pairs costs less
 
 uint64_t word(uint32_t distance, uint32_t entry) { return uint64_t(distance) << 32 | entry; }

@@ -328,7 +328,7 @@ def test_damaged_files_are_refused(x: Tensor, tmp_path: Path) -> None:
 
 def test_walks_go_on_until_the_wanted_share_arrives(x: Tensor) -> None:
     shares = []
-    for rounds in (0, 5000):
+    for rounds in (0, None):
         engine = FANNG(48, success=0.98, walk_rounds=rounds)
         engine.build(x[:2000])
         shares.append(engine.stats()["walk_success"])

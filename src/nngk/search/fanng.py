@@ -13,6 +13,7 @@ from nngk.search.calibration import Effort, find_effort, one_effort, sample_trut
 from nngk.search.checks import checked, checked_k, checked_update
 from nngk.search.native import empty_answer, plain, required_core, thread_count
 
+AS_MANY = 1 << 20  # rounds of walks: never reached
 STORAGE = {"float32": 0, "bfloat16": 1, "float16": 2}
 
 
@@ -30,9 +31,10 @@ class FANNG:
         alpha: how much nearer r must be to q than p is, to occlude it.
         neighbours: length of the lists that the graph is made from. ``all_neighbours(k)`` costs least for k up to it.
         success: the share of random walks that should reach their target.
-        walk_rounds: most rounds of walks (of n/16 each) that add edges to that end. Few do for searches, which start
-            near their target; a graph that is walked from anywhere, as the paper's, needs more.
-        recall: what ``search`` and ``all_neighbours`` aim at where nothing else is said.
+        walk_rounds: most rounds of walks (of n/16 each) that add edges to that end; None: as many as it takes. Few do
+            for searches, which start near their target; a graph that is walked from anywhere, as the paper's, needs
+            more. ``stats()['walk_success']`` tells how far it came.
+        recall: what the lists, ``search`` and ``all_neighbours`` aim at where nothing else is said.
         storage: 'float32', 'bfloat16' or 'float16'.
         seed: the same seed gives the same graph, whatever the number of threads.
         threads: of the core; torch's number by default.
@@ -53,19 +55,20 @@ class FANNG:
         alpha: float = 1.1,
         neighbours: int = 48,
         success: float = 0.98,
-        walk_rounds: int = 8,
+        walk_rounds: int | None = 8,
         recall: float = 0.98,
         storage: str = "float32",
         seed: int = 0,
         threads: int | None = None,
     ) -> None:
+        walk_rounds = AS_MANY if walk_rounds is None else walk_rounds
         for name, value, low, high in (
             ("dim", dim, 1, 32768),
             ("degree", degree, 2, 4096),
             ("alpha", alpha, 1.0, 10.0),
             ("neighbours", neighbours, 2, 1 << 20),
             ("success", success, 0.0, 1.0),
-            ("walk_rounds", walk_rounds, 0, 1 << 20),
+            ("walk_rounds", walk_rounds, 0, AS_MANY),
             ("recall", recall, 0.0, 1.0),
             ("seed", seed, 0, 1 << 48),
         ):
@@ -146,7 +149,7 @@ class FANNG:
         """The ``k`` nearest other points of every index ever given; rows of removed points are -1.
 
         With ``ef`` or ``budget`` every point walks from its own vertex. Otherwise the answer is the neighbour lists
-        behind the graph, refined until a sample of them reaches ``recall``.
+        behind the graph, which are found anew where a sample of them does not reach ``recall``.
         """
         checked_k(k, len(self))
         effort = one_effort(ef, budget, recall)
