@@ -33,7 +33,7 @@ from nngk.paper.sources import Sources
 from nngk.rivals.base import RivalLoss
 from nngk.training.config import Settings
 from nngk.training.parts import Part
-from nngk.training.run import Run, blend
+from nngk.training.run import Run
 from nngk.training.step import take_step
 from nngk.training.validation import run_sigma, validate
 
@@ -231,7 +231,8 @@ def measure(run: ResidentRun, every: int) -> dict[str, Any]:
 def blended(run: ResidentRun, start: dict[str, Tensor], share: float) -> float:
     """Recall@1 of weights that are only part of the way from the start to where training led."""
     network = copy.deepcopy(run.trainee)
-    blend(network, start, share)
+    now = network.state_dict()
+    network.load_state_dict({k: start[k].lerp(t, share) if t.is_floating_point() else t for k, t in now.items()})
     x = run.embed(run.parts.val, network)
     return evaluate(x, run.parts.val.labels.to(x.device), ks=(1,), nmi_seeds=0)["recall@1"]
 
@@ -285,7 +286,7 @@ def variants(options: argparse.Namespace, sources: Sources) -> dict[str, Setting
     """The settings of every variant that was asked for."""
     preset = "paper" if options.list == "paper" else "best"
     network, weights = sources.network(options.network)
-    base = replace(metric_settings(preset, options.dim, options.network), network=network, weights=weights)
+    base = replace(metric_settings(preset, options.dim), network=network, weights=weights)
     if options.quick:
         small: dict[str, Any] = {"dim": 4, "epochs": 2, "batch_size": 8, "n_neighbours": 10, "lr": 1e-3}
         base = replace(base, **small, per_class=4 if base.per_class else 0, resize=16, crop_size=16)

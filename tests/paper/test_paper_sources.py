@@ -48,12 +48,12 @@ def test_the_truest_network_at_hand_stands_for_the_papers(tmp_path, monkeypatch)
 
 
 def test_the_papers_preset_is_what_the_text_says():
-    s = metric_settings("paper", 1024, "googlenet")
+    s = metric_settings("paper", 1024)
     assert (s.optimiser, s.batch_size, s.update_interval, s.n_neighbours) == ("sgd", 20, 10, 100)
     assert not s.normalise and not s.layer_norm and s.pool == "avg" and s.crop == "random" and s.flip
     # Of the sum at 1e-5 with decay 2e-4, a step is lr * gradient of the mean + lr * decay * weight.
     assert s.lr / 20 == pytest.approx(1e-5) and s.lr * s.weight_decay == pytest.approx(1e-5 * 2e-4)
-    assert s.sigma == pytest.approx(30) and metric_settings("paper", 64, "googlenet").sigma == pytest.approx(10)
+    assert s.sigma == pytest.approx(30) and metric_settings("paper", 64).sigma == pytest.approx(10)
     c = classify_settings("paper", "vgg16")
     assert c.dim is None and c.dropout == 0.5 and c.sigma == 100 and c.batch_size == 20
     assert replace(c, loss="softmax") == classify_settings("paper", "vgg16", "softmax")
@@ -61,8 +61,8 @@ def test_the_papers_preset_is_what_the_text_says():
 
 def test_another_network_gets_its_own_settings():
     birds, table3 = find_experiment("birds-metric"), find_experiment("birds-architectures")
-    assert {(t.network, t.settings.amp) for t in birds.trials("best")} == {("googlenet", False)}
-    assert {(t.network, t.settings.amp) for t in birds.trials("best", "resnet50-v1")} == {("resnet50-v1", None)}
+    assert {t.network for t in birds.trials("best", "resnet50-v1")} == {"resnet50-v1"}
+    assert all(t.settled for t in birds.trials("best")) and not any(t.settled for t in birds.trials("paper"))
     assert find_experiment("neighbours").trials("best", "resnet50")[0].settings.pool == "avg+max"
     with pytest.raises(InputError, match="compares networks"):
         table3.trials("best", "resnet50")

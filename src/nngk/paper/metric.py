@@ -11,7 +11,11 @@ METRICS = ("recall@1", "recall@2", "recall@4", "recall@8", "nmi", "map@r")
 
 def metric_trials(datasets: tuple[str, ...], preset: str, network: str) -> list[Trial]:
     """A trial for each dataset and embedding size."""
-    return [Trial(dataset, network, metric_settings(preset, dim, network)) for dataset in datasets for dim in SIZES]
+    return [
+        Trial(dataset, network, metric_settings(preset, dim), settled=preset == "best")
+        for dataset in datasets
+        for dim in SIZES
+    ]
 
 
 CARS = Experiment(

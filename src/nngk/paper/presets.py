@@ -40,26 +40,26 @@ PAPER = Settings(
 )
 
 BEST = Settings(
-    pool="avg+max",
+    pool="max",
     layer_norm=True,
     normalise=True,
     freeze=False,
     crop="resized",
-    crop_scale=0.16,
+    crop_scale=0.08,
     n_neighbours=200,
     guaranteed=1,
     sigma="auto",
-    sigma_factor=1.7,
+    sigma_factor=1.5,
     drop_centres=0.9,
     update_interval=1,
     embedding_start="discriminant",
-    epochs=12,
+    epochs=10,
     patience=0,
     batch_size=96,
     per_class=4,
     optimiser="adamw",
-    lr=3e-5,
-    embedding_lr_factor=3.0,
+    lr=2e-5,
+    embedding_lr_factor=1.0,
     weight_decay=1e-4,
 )
 
@@ -75,15 +75,11 @@ def sigma_by_size(dim: int) -> float:
     return 10.0 * 3.0 ** (math.log2(dim / 64) / 4)
 
 
-def metric_settings(preset: str, dim: int, network: str) -> Settings:
+def metric_settings(preset: str, dim: int) -> Settings:
     """Settings of a zero-shot retrieval run."""
     if require_preset(preset) == "paper":
         return replace(PAPER, task="metric", dim=dim, sigma=sigma_by_size(dim))
-    own: dict[str, Any] = {}
-    if network.startswith("googlenet"):
-        # A wider kernel suited it.
-        own = {"sigma_factor": 2.0}
-    return replace(BEST, task="metric", dim=dim, **own)
+    return replace(BEST, task="metric", dim=dim)
 
 
 def classify_settings(preset: str, network: str, loss: str = "nngk") -> Settings:
@@ -94,15 +90,9 @@ def classify_settings(preset: str, network: str, loss: str = "nngk") -> Settings
         chosen = replace(PAPER, dropout=0.5, n_neighbours=200, sigma=sigma)
     else:
         # A class may have fewer images than a group of the metric recipe wants: batches at random.
-        chosen = replace(
-            BEST,
-            batch_size=64,
-            per_class=0,
-            drop_centres=0.0,
-            epochs=30,
-            patience=8,
-            pool="avg" if vector else "avg+max",
-        )
+        own: dict[str, Any] = {"batch_size": 64, "per_class": 0, "drop_centres": 0.0, "epochs": 30, "patience": 8}
+        own |= {"crop_scale": 0.16, "sigma_factor": 1.7, "pool": "avg" if vector else "avg+max"}
+        chosen = replace(BEST, **own)
     return replace(chosen, task="classify", dim=None, loss=loss)
 
 

@@ -1,9 +1,9 @@
 """Choosing without the test part, then one run that looks at it once.
 
 Metric learning: a part of the training classes is held out to choose the number of epochs; then all training classes
-are trained for as many. Classification: the epoch is chosen on the validation part of the paper's split. Where several
-learning rates are to choose from, the validation score decides between them as well. Choices are made once a trial, at
-its first seed.
+are trained for as many. Our own recipe brings its number of epochs, chosen on held-out classes when it was searched
+for. Classification: the epoch is chosen on the validation part of the paper's split. Where several learning rates are
+to choose from, the validation score decides between them as well. Choices are made once a trial, at its first seed.
 """
 
 import json
@@ -40,8 +40,9 @@ def train_and_test(job: Job) -> dict[str, Any]:
 def choose(job: Job) -> dict[str, Any]:
     """Learning rate and epochs, by the validation score of runs that have no test part."""
     rates = job.trial.rates or (job.settings.lr,)
-    if job.settings.task == "classify" and len(rates) == 1:
-        return {"lr": rates[0], "epochs": job.settings.epochs, "seconds": 0.0}  # the epoch is chosen in the run itself
+    if len(rates) == 1 and (job.trial.settled or job.settings.task == "classify"):
+        # In classification the epoch is chosen in the run itself.
+        return {"lr": rates[0], "epochs": job.settings.epochs, "seconds": 0.0}
     if job.known:
         return {**job.known, "seconds": 0.0}
     record = job.folder.parent / "choice.json"

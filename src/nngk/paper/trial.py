@@ -23,6 +23,7 @@ class Trial:
     settings: Settings  # without network, weights, seed and machine
     variant: str = ""  # what sets it apart in its table, where that is not the size of the embedding
     rates: tuple[float, ...] = ()  # learning rates to choose from by validation; none: the settings' own
+    settled: bool = False  # epochs and rate were chosen before, on validation classes: see docs/recipe.md
     examples: int = 0  # training images a class, 0: all
     start: Literal["imagenet", "random"] = "imagenet"
     execute: Executor | None = None  # what is done with it; None: train and test

@@ -75,7 +75,6 @@ class Settings:
     warmup: float = 0.1  # share of the steps in which the rate rises
     schedule: Literal["cosine", "constant"] = "cosine"  # of the rate after that
     clip: float = 1.0  # largest gradient norm; 0: none
-    blend: float = 1.0  # how far from the first weights to the trained ones the model goes; less forgets less
     amp: bool | None = None  # bfloat16 products; auto: on a GPU
     patience: int = 10  # epochs without a better validation score before stopping; 0: never stop early
 
@@ -100,7 +99,6 @@ class Settings:
         self._require(0 <= self.val_fraction < 1, "val_fraction", "from 0 to below 1")
         self._require(0 <= self.test_fraction < 1, "test_fraction", "from 0 to below 1")
         self._require(0 < self.crop_scale <= 1, "crop_scale", "above 0 and up to 1")
-        self._require(0 < self.blend <= 1, "blend", "above 0 and up to 1")
         self._require(0 <= self.warmup < 1, "warmup", "from 0 to below 1")
         for field in ("dim", "n_neighbours", "resize", "crop_size", "train_crop_size"):
             self._require((getattr(self, field) or 0) >= 0, field, "at least 1, or 0 for none")

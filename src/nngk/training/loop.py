@@ -27,9 +27,12 @@ from nngk.training.log import RunLog
 from nngk.training.optimiser import rate
 from nngk.training.parts import Transform
 from nngk.training.profile import StepProfile, report, watch
-from nngk.training.run import START, Run, as_numbers
+from nngk.training.run import Run, as_numbers
 from nngk.training.step import mixed, take_step
 from nngk.training.validation import run_sigma, validate
+
+
+QUICK_SAVE = 0.2  # seconds that nobody minds
 
 
 class Interrupted(InputError):
@@ -70,7 +73,7 @@ def train(
     log = RunLog(folder, run.at.epoch, tensorboard)
     _introduce(run, resume)
     watcher = watch(run) if profile else None
-    started = time.perf_counter() - run.at.seconds
+    started, saving, best = time.perf_counter() - run.at.seconds, _Saving(), folder / "best.safetensors"
 
     with _stop_on_ctrl_c() as stopping:
         while run.at.epoch < settings.epochs and not _patience_lost(run):
@@ -81,26 +84,41 @@ def train(
             better = score > run.at.best_score or not score
             if better:
                 run.at.best_epoch, run.at.best_score = run.at.epoch, score
-                write_tensors(folder / "best.safetensors", _tensors(run))
+            if better and score:  # without a score the last epoch is the best
+                write_tensors(best, _tensors(run))
             run.at = replace(run.at, epoch=run.at.epoch + 1, batch=0, loss_sum=0.0)
             run.at.seconds = time.perf_counter() - started
             _record(run, log, loss, images_per_second, scores, better)
-            run.save()
+            saving.save(run)
 
     run.refresher.finish(run.at.step)
     if watcher is not None:
         report(watcher, run)
-    _restore(run, read_tensors(folder / "best.safetensors"))
+    if best.exists():
+        _restore(run, read_tensors(best))
     model = finish(run, time.perf_counter() - started)
     model.save(out)
     for leftover in [
         *folder.glob("checkpoint*"),
         folder / "best.safetensors",
         folder / "features.safetensors",
-        folder / START,
     ]:
         leftover.unlink(missing_ok=True)
     return model
+
+
+class _Saving:
+    """A checkpoint after every epoch, or, where writing one takes long, in a tenth of the time at most."""
+
+    def __init__(self) -> None:
+        self.last, self.took = time.perf_counter(), 0.0
+
+    def save(self, run: Run) -> None:
+        begun = time.perf_counter()
+        if self.took < QUICK_SAVE or begun - self.last >= 10 * self.took:
+            run.save()
+            self.last = time.perf_counter()
+            self.took = self.last - begun
 
 
 def train_epoch(

@@ -14,7 +14,6 @@ from nngk.data import Split, class_balanced_batches, random_batches
 from nngk.device import pick_device as pick_device
 from nngk.embedding import embed
 from nngk.errors import InputError
-from nngk.files import read_tensors, write_tensors
 from nngk.loss import GaussianKernelLoss
 from nngk.networks import EmbeddingNetwork, create_network
 from nngk.networks.discriminant import start_embedding
@@ -37,8 +36,6 @@ from nngk.training.parts import (
     resident_parts,
 )
 from nngk.training.profile import Stage, unwatched
-
-START = "start.safetensors"  # the first weights, where the last are to be blended with them
 
 
 @dataclass
@@ -175,16 +172,6 @@ class Run:
         if self.settings.embedding_start == "discriminant" and linear is not None:
             features = self.embed(self.parts.train, Features(self.network, self.frozen))
             start_embedding(linear, features, self.parts.train.labels.to(self.device), self.settings.shrinkage)
-        if self.settings.blend < 1:
-            write_tensors(self.folder / START, self.trainee.state_dict())
-
-    def go_back(self) -> None:
-        """Take the trained weights part of the way back to the first, as far as the setting 'blend' says.
-
-        In between lies a network that knows what training taught and has forgotten less of what it knew before.
-        """
-        if self.settings.blend < 1:
-            blend(self.trainee, read_tensors(self.folder / START), self.settings.blend)
 
     # -- asking
 
@@ -230,21 +217,6 @@ class Run:
         self.refresher.overrun = self.at.overrun
         if self.at.last_refresh:
             self.refresher.history.append(Refreshed(**self.at.last_refresh))
-
-
-def blend(network: nn.Module, first: dict[str, Tensor], share: float) -> None:
-    """Put a network's weights at ``share`` of the way from ``first`` to where they are.
-
-    >>> layer = nn.Linear(1, 1, bias=False)
-    >>> _ = layer.weight.data.fill_(5.0)
-    >>> blend(layer, {"weight": torch.tensor([[1.0]])}, 0.5)
-    >>> layer.weight.item()
-    3.0
-    """
-    now = network.state_dict()
-    network.load_state_dict(
-        {key: first[key].to(t).lerp(t, share) if t.is_floating_point() else t for key, t in now.items()}
-    )
 
 
 def fingerprint(split: Split) -> str:
