@@ -31,7 +31,6 @@ from nngk.training.run import Run, as_numbers
 from nngk.training.step import mixed, take_step
 from nngk.training.validation import run_sigma, validate
 
-
 QUICK_SAVE = 0.2  # seconds that nobody minds
 
 
