@@ -1,0 +1,112 @@
+"""Distance computations against recall: FANNG's two searches beside faiss's HNSW, and walks of the paper's success.
+
+python benchmarks/search_distances.py --n 50000 --dim 512 --out results
+
+Counts, not seconds: they are the same on every machine.
+"""
+
+import argparse
+import csv
+import time
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from record import append_rows, circumstances
+from torch import Tensor
+
+from nngk.search import FANNG, Exact
+from nngk.search.bench_data import clustered_features
+from nngk.search.calibration import found_share
+from nngk.search.faiss_engine import Faiss
+
+matplotlib.use("Agg")
+from matplotlib import pyplot
+
+QUERIES = 1000
+POOLS = (1, 2, 5, 10, 20, 40, 80, 160, 320, 640)
+BUDGETS = (50, 100, 150, 200, 300, 500, 800, 1200, 2000, 4000)
+
+
+def fanng_rows(x: Tensor, q: Tensor, truth: dict[int, Tensor], success: float | None) -> list[dict[str, Any]]:
+    start = time.process_time()
+    if success is None:
+        engine, name = FANNG(x.shape[1]), "fanng"
+    else:
+        engine, name = FANNG(x.shape[1], success=success, walk_rounds=None), f"fanng, walks until {success:.0%} arrive"
+    engine.build(x)
+    built, about = time.process_time() - start, engine.stats()
+    rows = []
+    for k, wanted in truth.items():
+        for knob, values in (("ef", [k + pool for pool in POOLS]), ("budget", list(BUDGETS))):
+            for value in values:
+                before = engine.stats()["distances"]
+                found = engine.search(q, k, **{knob: value})[1]  # type: ignore[arg-type]
+                count = (engine.stats()["distances"] - before) / len(q)
+                row = {
+                    "engine": name,
+                    "k": k,
+                    "knob": knob,
+                    "value": value,
+                    "recall": round(found_share(found, wanted), 5),
+                }
+                row |= {"distances_per_query": round(count, 1), "walk_success": round(about["walk_success"], 4)}
+                rows.append(row | {"mean_degree": round(about["mean_degree"], 2), "build_cpu_seconds": round(built, 1)})
+    return rows
+
+
+def faiss_rows(x: Tensor, q: Tensor, truth: dict[int, Tensor]) -> list[dict[str, Any]]:
+    engine = Faiss(x.shape[1], "hnsw")
+    engine.add(x)
+    rows = []
+    for k, wanted in truth.items():
+        for pool in POOLS:
+            engine.ef = k + pool
+            engine.faiss.cvar.hnsw_stats.reset()
+            found = engine.search(q, k)[1]
+            count = engine.faiss.cvar.hnsw_stats.ndis / len(q)
+            row = {"engine": "faiss-hnsw", "k": k, "knob": "ef", "value": k + pool}
+            rows.append(row | {"recall": round(found_share(found, wanted), 5), "distances_per_query": round(count, 1)})
+    return rows
+
+
+def plot(rows: list[dict[str, Any]], path: Path) -> None:
+    sizes = sorted({(int(row["n"]), int(row["dim"])) for row in rows})
+    figure, panels = pyplot.subplots(1, len(sizes), figsize=(6 * len(sizes), 4), squeeze=False)
+    for panel, (n, dim) in zip(panels[0], sizes):
+        for engine, knob in dict.fromkeys((row["engine"], row["knob"]) for row in rows):
+            line = sorted(
+                (float(row["distances_per_query"]), float(row["recall"]))
+                for row in rows
+                if (row["engine"], row["knob"], int(row["n"]), int(row["dim"]), int(row["k"]))
+                == (engine, knob, n, dim, 10)
+            )
+            panel.plot([d for d, _ in line], [r for _, r in line], ".-", label=f"{engine}, {knob}")
+        panel.set(xlabel="distance computations a query", ylabel="recall@10", xscale="log", ylim=(0.5, 1.01))
+        panel.set_title(f"{n:,} × {dim}")
+        panel.legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--n", type=int, default=50_000)
+    parser.add_argument("--dim", type=int, default=512)
+    parser.add_argument("--k", type=int, nargs="+", default=[1, 10])
+    parser.add_argument("--success", type=float, default=0.98)
+    parser.add_argument("--out", type=Path, default=Path("results"))
+    given = parser.parse_args()
+    every = clustered_features(given.n + QUERIES, given.dim)
+    x, q = every[:-QUERIES].contiguous(), every[-QUERIES:].contiguous()
+    truth = {k: Exact(x).search(q, k)[1] for k in given.k}
+    rows = [*fanng_rows(x, q, truth, None), *fanng_rows(x, q, truth, given.success), *faiss_rows(x, q, truth)]
+    about = circumstances("cpu") | {"n": given.n, "dim": given.dim}
+    path = given.out / "search_distances.csv"
+    append_rows(path, [about | row for row in rows])
+    with path.open(newline="", encoding="utf-8") as file:
+        plot(list(csv.DictReader(file)), given.out / "search_distances.png")
+
+
+if __name__ == "__main__":
+    main()
