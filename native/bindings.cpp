@@ -168,6 +168,15 @@ void bind_kernels(nb::module_& m) {
                 for (size_t r = 0; r < 4 && j + r < n; ++r) out.data()[i * n + j + r] = storage == "i8" ? float(whole[r]) : d[r];
             }
     });
+    m.def("kernel_strip", [](const std::string& name, Floats panel, Indices columns, OutFloats out) {
+        const Kernels* set = kernels_named(name.c_str());
+        same(panel.shape(1), PANEL, "columns of the panel"), same(columns.shape(0), TILE_ROWS, "columns");
+        same(out.shape(0), panel.shape(0), "rows"), same(out.shape(1), TILE_ROWS, "columns of the strip");
+        uint32_t at[TILE_ROWS];
+        for (size_t r = 0; r < TILE_ROWS; ++r) at[r] = uint32_t(columns.data()[r]) % PANEL;
+        if (!set) throw std::invalid_argument("kernel");
+        set->strip(panel.data(), panel.shape(0), at, out.data());
+    });
     // The packed product of 8 rows against 48 as one tile gives it: -(squared distance)/2, and the hits.
     m.def("kernel_tile", [](const std::string& name, Floats a, Floats b, OutFloats c, float row_cut, float col_cut, OutIndices hits) {
         const Kernels* set = kernels_named(name.c_str());

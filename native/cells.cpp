@@ -265,7 +265,6 @@ void Cells::compare(size_t a, uint64_t rows, size_t b, uint64_t columns, Lists& 
     float a_init[TILE_ROWS], a_cut[TILE_ROWS];
     uint64_t row_hits[TILE_ROWS], col_hits[TILE_ROWS];
     const size_t a_first = a * PANEL, b_first = b * PANEL;
-    const float* from = packed_.panel(a);
     for (size_t j = 0; j < PANEL; ++j) b_cut[j] = lists.cut(b_first + j);
     auto give = [&](size_t slot, float value, uint32_t other) {
         if (locked)
@@ -275,11 +274,11 @@ void Cells::compare(size_t a, uint64_t rows, size_t b, uint64_t columns, Lists& 
         return lists.cut(slot);
     };
     while (rows) {
-        size_t at[TILE_ROWS], count = 0;
-        for (; rows && count < TILE_ROWS; rows &= rows - 1) at[count++] = size_t(__builtin_ctzll(rows));
+        uint32_t at[TILE_ROWS];
+        size_t count = 0;
+        for (; rows && count < TILE_ROWS; rows &= rows - 1) at[count++] = uint32_t(__builtin_ctzll(rows));
         for (size_t r = count; r < TILE_ROWS; ++r) at[r] = at[0];
-        for (size_t k = 0; k < dim_; ++k)
-            for (size_t r = 0; r < TILE_ROWS; ++r) strip[k * TILE_ROWS + r] = from[k * PANEL + at[r]];
+        kernels().strip(packed_.panel(a), dim_, at, strip.data());
         for (size_t r = 0; r < TILE_ROWS; ++r) a_init[r] = packed_.init()[a_first + at[r]], a_cut[r] = lists.cut(a_first + at[r]);
         const Tile tile{strip.data(), packed_.panel(b), dim_, a_init, packed_.init() + b_first, a_cut, b_cut, c, row_hits, col_hits};
         if (!kernels().tile(tile)) continue;

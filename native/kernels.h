@@ -37,6 +37,8 @@ struct Kernels {
     bool (*tile)(const Tile& tile);
     // Transposes up to 48 rows into a panel (dim, 48); absent rows are zero.
     void (*pack)(const float* const* rows, size_t count, size_t dim, float* panel);
+    // Eight columns of a panel as the rows of a tile, (dim, 8).
+    void (*strip)(const float* panel, size_t dim, const uint32_t* columns, float* out);
 };
 
 const Kernels& plain_kernels();

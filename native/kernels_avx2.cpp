@@ -137,10 +137,15 @@ void pack(const float* const* rows, size_t count, size_t dim, float* panel) {
         for (size_t i = j; i < PANEL; ++i) panel[k * PANEL + i] = i < count ? rows[i][k] : 0.0f;
 }
 
+void strip(const float* panel, size_t dim, const uint32_t* columns, float* out) {
+    for (size_t k = 0; k < dim; ++k, panel += PANEL, out += TILE_ROWS)
+        for (size_t r = 0; r < TILE_ROWS; ++r) out[r] = panel[columns[r]];
+}
+
 }  // namespace
 
 const Kernels& avx2_kernels() {
-    static const Kernels set{"avx2", f32, bf16, f16, i8, tile, pack};
+    static const Kernels set{"avx2", f32, bf16, f16, i8, tile, pack, strip};
     return set;
 }
 

@@ -6,14 +6,16 @@
 #include "threads.h"
 
 #include <cmath>
+#include <numeric>
 
 namespace nngk {
 namespace {
 
 constexpr size_t SMALL = 4096;     // up to here every pair is compared
 constexpr size_t SAMPLE = 300;     // points whose true neighbours tell how far the others must look
+constexpr size_t BLOCK = 24 * PANEL; // points that are packed at a time
 constexpr double AGREEMENT = 0.99; // of the true neighbours that fewer dimensions must still find
-constexpr double MARGIN = 0.2;    // of what may be missing, kept back: the sample is a sample, and cells have bounds
+constexpr double MARGIN = 0.25;    // of what may be missing, kept back: the sample is a sample, and cells have bounds
 constexpr double TOO_MANY = 0.2;   // share of the cells to look at from which on comparing all pairs costs less
 
 uint64_t word(uint32_t distance, uint32_t entry) { return uint64_t(distance) << 32 | entry; }
@@ -43,40 +45,49 @@ struct Reverse {
     }
 };
 
+// For some points the `keep` nearest of all, themselves left out, by one product. rest: what is added to the squared
+// distances of each point, or null.
+std::vector<std::vector<uint32_t>> nearest(const std::vector<uint32_t>& some, const Matrix& x, const float* rest, size_t n,
+                                           size_t dim, size_t keep, int threads) {
+    Packed rows;
+    rows.fill(some.size(), dim, x.row(some[0]), nullptr, [&](size_t i) { return x.row(some[i]); });
+    Lists lists(some.size(), keep + 1);
+    parallel(n, BLOCK, threads, [&](size_t begin, size_t end, int) {
+        thread_local Packed block;
+        std::vector<uint32_t> ids(end - begin);
+        std::iota(ids.begin(), ids.end(), uint32_t(begin));
+        block.fill(ids.size(), dim, x.row(some[0]), ids.data(), [&](size_t i) { return x.row(ids[i]); });
+        for (size_t i = 0; rest && i < ids.size(); ++i) block.lengthen(i, rest[ids[i]]);
+        join(Side{&rows, 0, rows.panel_count(), &lists}, Side{&block, 0, block.panel_count(), nullptr}, false, true);
+    });
+    std::vector<std::vector<uint32_t>> found(some.size());
+    for (size_t i = 0; i < some.size(); ++i) {
+        lists.finish(i);
+        for (size_t j = 0; j < lists.count(i) && found[i].size() < keep; ++j)
+            if (key_id(lists.keys(i)[j]) != some[i]) found[i].push_back(key_id(lists.keys(i)[j]));
+    }
+    return found;
+}
+
 // Some points and their true neighbours (points, k).
 struct Truth {
     std::vector<uint32_t> points, near;
     size_t k;
 
-    Truth(const Matrix& x, size_t n, size_t padded, size_t k, int threads) : points(std::min(n, SAMPLE)), k(std::min(k, n - 1)) {
-        near.resize(points.size() * this->k);
-        parallel(points.size(), 1, threads, [&](size_t i, size_t, int) {
-            points[i] = uint32_t(i * n / points.size());
-            std::vector<uint64_t> words(n);
-            for (size_t j = 0; j < n; j += 4) {
-                const float* rows[4];
-                float d[4];
-                for (size_t r = 0; r < 4; ++r) rows[r] = x.row(std::min(j + r, n - 1));
-                kernels().f32(x.row(points[i]), rows, padded, d);
-                for (size_t r = 0; r < 4 && j + r < n; ++r) words[j + r] = make_key(d[r], uint32_t(j + r));
-            }
-            words.erase(words.begin() + points[i]);
-            std::nth_element(words.begin(), words.begin() + long(this->k) - 1, words.end());
-            for (size_t j = 0; j < this->k; ++j) near[i * this->k + j] = key_id(words[j]);
-        });
+    Truth(const Matrix& x, size_t n, size_t dim, size_t neighbours, int threads)
+        : points(std::min(n, SAMPLE)), k(std::min(neighbours, n - 1)) {
+        for (size_t i = 0; i < points.size(); ++i) points[i] = uint32_t(i * n / points.size());
+        for (const auto& row : nearest(points, x, nullptr, n, dim, k, threads)) near.insert(near.end(), row.begin(), row.end());
     }
 
     // How many of them are among the `width` nearest in fewer dimensions.
     double share(const Reduced& less, size_t n, size_t width, int threads) const {
-        std::atomic<size_t> found{0};
-        parallel(points.size(), 1, threads, [&](size_t i, size_t, int) {
-            Array<float> d(n);
-            less.estimate(points[i], n, d.data());
-            Array<float> sorted = d;
-            const size_t last = std::min(width, n - 1);
-            std::nth_element(sorted.begin(), sorted.begin() + long(last), sorted.end());
-            for (size_t j = 0; j < k; ++j) found += d[near[i * k + j]] <= sorted[last];
-        });
+        size_t found = 0;
+        auto lists = nearest(points, less.matrix(), less.rest.data(), n, less.dim, width, threads);
+        for (size_t i = 0; i < points.size(); ++i) {
+            std::sort(lists[i].begin(), lists[i].end());
+            for (size_t j = 0; j < k; ++j) found += std::binary_search(lists[i].begin(), lists[i].end(), near[i * k + j]);
+        }
         return double(found) / double(near.size());
     }
 };
@@ -108,7 +119,7 @@ void Fanng::find_lists(size_t k, double wanted, int threads) {
     list_width_ = width;
     lists_.resize(n * width);
     if (n <= SMALL || wanted >= 1) return compare_all(x, threads);
-    const Truth truth(x, n, padded, k, threads);
+    const Truth truth(x, n, points_.dim(), k, threads);
     const auto [less, agreement] = fewest(x, n, points_.dim(), truth, width, settings_.seed, threads);
     const double needed = std::min(1.0, wanted / agreement);
     Cells cells(less.dim ? less.matrix() : x, less.dim ? less.rest.data() : nullptr, n, less.dim ? less.dim : points_.dim(), threads);

@@ -60,3 +60,14 @@ def test_tile(name: str, dim: int) -> None:
         if int(hits[0, row]) | int(hits[1, row]):
             torch.testing.assert_close(c[row].double(), wanted[row], rtol=1e-4, atol=1e-4)
     assert not native.kernel_tile(name, a, b, c, 1.0, 1.0, hits)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("dim", [1, 7, 64])
+def test_strips_of_a_panel(name: str, dim: int) -> None:
+    generator = torch.Generator().manual_seed(dim)
+    panel = torch.randn(dim, 48, generator=generator)
+    for columns in ([0, 15, 16, 31, 32, 47, 47, 1], torch.randperm(48, generator=generator)[:8].tolist()):
+        out = torch.empty(dim, 8)
+        native.kernel_strip(name, panel, torch.tensor(columns), out)  # type: ignore[union-attr]
+        assert torch.equal(out, panel[:, columns])
