@@ -173,8 +173,8 @@ def with_margin(each: Tensor, margin: float) -> Tensor:
     (tensor([0.6931]), tensor([0.]))
     """
     # ln(D / S) = ln(e^loss - 1); an example without any other kernel, or without its own (loss 0), stays as it is.
-    odds = each.clamp(min=1e-30).expm1().log()
-    odds = torch.where(each > 20, each, odds)  # where e^loss overflows, it is the loss itself
+    odds = each.clamp(1e-30, 20).expm1().log()
+    odds = torch.where(each > 20, each, odds)  # before e^loss overflows: the 1 is lost in it already
     return torch.where(each > 1e-30, torch.nn.functional.softplus(odds + margin), each)
 
 

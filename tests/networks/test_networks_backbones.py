@@ -232,3 +232,28 @@ def test_recipes_name_a_layer_and_an_origin() -> None:
     for known in RECIPES.values():
         assert known.layer
         assert known.origin
+
+
+def test_frozen_batchnorm_is_taken_into_the_convolutions():
+    from torchvision.models import resnet50
+
+    from nngk.networks.paper import ResNet50
+
+    torch.manual_seed(0)
+    ours, theirs = ResNet50().double(), resnet50().double()
+    for module in ours.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.running_mean.normal_(0, 0.1)
+            module.running_var.uniform_(0.5, 2)
+            torch.nn.init.uniform_(module.weight, 0.5, 1.5)
+    theirs.load_state_dict({**theirs.state_dict(), **ours.state_dict()})
+    theirs.avgpool = theirs.fc = torch.nn.Identity()
+    x = torch.randn(2, 3, 48, 48, dtype=torch.float64)
+    for training in (True, False):  # live statistics first: they change the stored ones, in both alike
+        ours.train(training)
+        theirs.train(training)
+        torch.testing.assert_close(ours(x).flatten(1), theirs(x), rtol=1e-9, atol=1e-9)
+    ours(x).square().mean().backward()
+    theirs(x).square().mean().backward()
+    for (name, a), (_, b) in zip(ours.named_parameters(), theirs.named_parameters()):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-6, atol=1e-9, msg=name)

@@ -73,3 +73,22 @@ def test_refusals():
         Settings(resident_gib=-1)
     with pytest.raises(InputError, match="compile"):
         Settings(compile="always")
+
+
+def test_graphs_are_for_a_gpu(data, tmp_path):
+    assert make_run(data, tmp_path / "auto").stepping is not None
+    with pytest.raises(InputError, match="CUDA"):
+        make_run(data, tmp_path / "graphs", compile="graphs")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_a_replayed_step_is_the_step(data, tmp_path, dropout):
+    runs = [
+        make_run(data, tmp_path / how, device="cuda", compile=how, amp=False, dropout=dropout)
+        for how in ("off", "graphs")
+    ]
+    losses = [loop.train_epoch(run, lambda: False, 0.0)[0] for run in runs]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    for a, b in zip(runs[0].network.parameters(), runs[1].network.parameters()):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)

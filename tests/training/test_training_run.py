@@ -356,3 +356,35 @@ def test_the_saved_model_is_the_returned_one(data, tmp_path):
     model = train(data, settings(), out=tmp_path / "m")
     loaded = Model.load(tmp_path / "m")
     assert torch.equal(loaded.centres, model.centres) and loaded.info == model.info
+
+
+# -- the start of the embedding layer
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+def test_a_run_begins_with_the_discriminant_of_its_features(data, tmp_path, freeze):
+    run = make_run(data, tmp_path / "run", embedding_start="discriminant", freeze=freeze, layer_norm=True)
+    before = run.network.head.linear.weight.detach().clone()
+    run.begin()
+    assert not torch.equal(run.network.head.linear.weight, before)
+    raw = run.network.head.linear(parts_features(run))
+    torch.testing.assert_close(raw.mean(0), torch.zeros(8), atol=1e-4, rtol=0)  # centred on the training images
+    other = make_run(data, tmp_path / "other", freeze=freeze, layer_norm=True)
+    untouched = other.network.head.linear.weight.detach().clone()
+    other.begin()
+    assert torch.equal(other.network.head.linear.weight, untouched)
+
+
+def parts_features(run):
+    """What the embedding layer reads of the training images."""
+    images = run.parts.plain(run.parts.train.source.batch(torch.arange(len(run.parts.train))), None)
+    head = run.network.eval().head
+    with torch.no_grad():
+        pooled = images if run.frozen else head.pool(run.network.backbone(images))
+        return head.layer_norm(pooled)
+
+
+def test_training_crops_may_have_a_size_of_their_own(data, tmp_path):
+    run = make_run(data, tmp_path / "run", train_crop_size=12)
+    images = run.parts.train.source.batch(torch.arange(3))
+    assert run.parts.augment(images, None).shape[-1] == 12 and run.parts.plain(images, None).shape[-1] == 16
