@@ -14,6 +14,9 @@ namespace nngk {
 // Places of a vertex beyond its degree, for the edges that walks add.
 constexpr size_t SPARE = 8;
 
+// Points up to which every pair is compared: nothing costs less.
+constexpr size_t SMALL = 4096;
+
 struct Settings {
     uint32_t dim = 0;
     uint32_t degree = 32;      // most edges of a vertex

@@ -11,7 +11,6 @@
 namespace nngk {
 namespace {
 
-constexpr size_t SMALL = 4096;     // up to here every pair is compared
 constexpr size_t SAMPLE = 300;     // points whose true neighbours tell how far the others must look
 constexpr size_t BLOCK = 24 * PANEL; // points that are packed at a time
 constexpr double AGREEMENT = 0.99; // of the true neighbours that fewer dimensions must still find
