@@ -30,12 +30,10 @@ BUDGETS = (50, 100, 150, 200, 300, 500, 800, 1200, 2000, 4000)
 
 def fanng_rows(x: Tensor, q: Tensor, truth: dict[int, Tensor], success: float | None) -> list[dict[str, Any]]:
     start = time.process_time()
-    if success is None:
-        engine, name = FANNG(x.shape[1]), "fanng"
-    else:
-        engine, name = FANNG(x.shape[1], success=success, walk_rounds=None), f"fanng, walks until {success:.0%} arrive"
+    engine = FANNG(x.shape[1]) if success is None else FANNG(x.shape[1], success=success, walk_rounds=None)
     engine.build(x)
     built, about = time.process_time() - start, engine.stats()
+    name = "fanng" if success is None else f"fanng, more walks ({about['walk_success']:.0%} arrive)"
     rows = []
     for k, wanted in truth.items():
         for knob, values in (("ef", [k + pool for pool in POOLS]), ("budget", list(BUDGETS))):

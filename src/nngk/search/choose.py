@@ -15,9 +15,10 @@ ENGINES = ("auto", "exact", "fanng", "faiss-flat", "faiss-hnsw", "faiss-ivf", "h
 # and it changes little from machine to machine: both engines live on the same multiply-adds and the same memory.
 EXACT_PAIR = 1.27e-11  # a multiply-add of all-pairs exact search, selection included (each product serves two points)
 EXACT_TORCH = 4.0  # how much slower exact search is without the compiled core
-FANNG_POINT = 2.0e-4  # lists, graph and walks of a point
-FANNG_VALUE = 1.0e-6  # the same, for each of its dimensions
-FANNG_NEIGHBOUR = 2.0e-6  # refinement and output of one entry of a list
+FANNG_POINT = 3.0e-5  # lists, graph and walks of a point among ten thousand
+FANNG_VALUE = 1.4e-7  # the same, for each of its dimensions
+FANNG_NEIGHBOUR = 3.5e-7  # and for one entry of its list
+FANNG_GROWTH = 0.3  # the power of n with which all of these grow
 FANNG_RECALL = 0.98
 # Points up to which a GPU compares all pairs sooner than a CPU makes a graph.
 GPU_POINTS = 20_000_000
@@ -45,7 +46,7 @@ def choose(n: int, dim: int, k: int, device: str | torch.device = "cpu") -> Choi
     exact = EXACT_PAIR * n * n * dim * (1 if core() else EXACT_TORCH)
     if core() is None:
         return Choice("exact", f"exact, about {exact:.3g} s of one core: FANNG's compiled core is missing", 1.0)
-    graph = n * (FANNG_POINT + FANNG_VALUE * dim + FANNG_NEIGHBOUR * k)
+    graph = n * (FANNG_POINT + FANNG_VALUE * dim + FANNG_NEIGHBOUR * k) * max(1.0, n / 10_000) ** FANNG_GROWTH
     if exact <= graph:
         return Choice("exact", f"exact, about {exact:.3g} s of one core against {graph:.3g} s for FANNG", 1.0)
     reason = f"FANNG, about {graph:.3g} s of one core against {exact:.3g} s for exact search"
