@@ -1,6 +1,8 @@
 // A program for the sanitizers: every path of the core, then adding, removing, moving and searching at once.
+#include "../cells.h"
 #include "../exact.h"
 #include "../fanng.h"
+#include "../reduced.h"
 
 #include <cmath>
 #include <cstdio>
@@ -42,6 +44,24 @@ void exact(size_t n, size_t dim, size_t k) {
             if (i[row * k + j] >= 0)
                 expect(std::fabs(d[row * k + j] - distance(&x[row * dim], &x[size_t(i[row * k + j]) * dim], dim)) < 1e-3f, "exact distance");
     for (size_t count : {size_t(1), size_t(5), size_t(100)}) index.search(x.data(), std::min(count, n), k, 3, d.data(), i.data());
+}
+
+// Lists through cells, in all dimensions and in half of them, with few probes and with as many as there are cells.
+void cells(size_t n, size_t keep) {
+    const size_t dim = 2 * PAD;
+    const std::vector<float> x = normal(n, dim, 2);
+    const Matrix rows{x.data(), dim};
+    const Reduced less = reduced(rows, n, dim, dim / 2, 0, 3);
+    for (const bool all : {true, false})
+        for (size_t probes : {size_t(1), size_t(4), n}) {
+            Cells parts(all ? rows : less.matrix(), all ? nullptr : less.rest.data(), n, all ? dim : dim / 2, 3);
+            std::vector<size_t> found(n, 0);
+            parts.neighbours(keep, probes, 3, [&](uint32_t v, const uint64_t* keys, size_t count) {
+                for (size_t j = 0; j < count; ++j) expect(key_id(keys[j]) != v && key_id(keys[j]) < n, "neighbour");
+                found[v] = count;
+            });
+            for (size_t v = 0; probes == n && v < n; ++v) expect(found[v] == std::min(keep, n - 1), "number of neighbours");
+        }
 }
 
 void every_path(Storage storage, size_t n, size_t dim, const char* path) {
@@ -112,6 +132,7 @@ int main(int count, char** arguments) {
     const bool less = count > 1;
     for (size_t n : {size_t(1), size_t(2), size_t(49), size_t(less ? 200 : 700)})
         for (size_t dim : {size_t(1), size_t(33)}) exact(n, dim, 6);
+    for (size_t n : {size_t(1), size_t(50), size_t(less ? 500 : 3000)}) cells(n, 20);
     for (Storage storage : {Storage::f32, Storage::bf16, Storage::f16})
         if (!less || storage == Storage::f32) every_path(storage, less ? 4200 : 4500, less ? 4 : 20, path.c_str());
     at_once(less ? 600 : 1500, less ? 8 : 24, less ? 4 : 8);
