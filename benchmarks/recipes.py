@@ -43,6 +43,9 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "base": {},
         # the start of the embedding layer
         "random start": {"embedding_start": "random"},
+        "trained at 512": {"wide": 512},
+        "trained at 1024": {"wide": 1024},
+        "trained at 2048": {"wide": 2048},
         "shrinkage 1": {"shrinkage": 1.0},
         "shrinkage 10": {"shrinkage": 10.0},
         "embedding x 1": {"embedding_lr_factor": 1.0},
@@ -209,15 +212,15 @@ def measure(run: ResidentRun, every: int) -> dict[str, Any]:
             scores, _ = validate(run)
             history.append({**scores, "epoch": epoch + 1, "loss": float(torch.stack(losses).mean())})
     best = max(range(len(history)), key=lambda epoch: history[epoch]["val_recall@1"])
-    x = run.embed(run.parts.val)
     blends = {f"blend{share}_recall@1": blended(run, start, share) for share in (0.3, 0.5, 0.7)}
+    run.narrow()
+    x = run.embed(run.parts.val)
+    last = evaluate(x, run.parts.val.labels.to(x.device), ks=(1,), nmi_seeds=1)
     figures = {
         "best_epoch": int(history[best]["epoch"]),
         "recall@1": history[best]["val_recall@1"],
         "map@r": history[best]["val_map@r"],
-        "last_recall@1": history[-1]["val_recall@1"],
-        "last_map@r": history[-1]["val_map@r"],
-        "last_nmi": evaluate(x, run.parts.val.labels.to(x.device), ks=(1,), nmi_seeds=1)["nmi"],
+        **{f"last_{name}": last[name] for name in ("recall@1", "map@r", "nmi")},
         "first_loss": history[0]["loss"],
         "last_loss": history[-1]["loss"],
         "sigma": run_sigma(run),

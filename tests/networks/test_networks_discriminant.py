@@ -7,7 +7,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from torch import nn
 
 from nngk.errors import InputError
-from nngk.networks.discriminant import discriminant, start_embedding
+from nngk.networks.discriminant import REST, discriminant, start_embedding
 
 
 def blobs(classes=6, each=30, channels=10, seed=0):
@@ -34,7 +34,8 @@ def test_classes_are_round_and_directions_uncorrelated_for_the_spread():
     within = x.double() - torch.stack([x[labels == c].double().mean(0) for c in range(6)])[labels]
     spread = within.T @ within / len(x)
     spread += 0.5 * spread.diagonal().mean() * torch.eye(10, dtype=torch.float64)
-    torch.testing.assert_close(w.T @ spread @ w, torch.eye(10, dtype=torch.float64), atol=1e-4, rtol=1e-4)
+    scale = torch.tensor([1.0] * 5 + [REST] * 5, dtype=torch.float64)  # five directions tell six classes apart
+    torch.testing.assert_close(w.T @ spread @ w, scale.square().diag(), atol=1e-4, rtol=1e-4)
 
 
 def test_shrinkage_without_end_is_the_means_own_directions():

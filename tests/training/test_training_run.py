@@ -388,3 +388,20 @@ def test_training_crops_may_have_a_size_of_their_own(data, tmp_path):
     run = make_run(data, tmp_path / "run", train_crop_size=12)
     images = run.parts.train.source.batch(torch.arange(3))
     assert run.parts.augment(images, None).shape[-1] == 12 and run.parts.plain(images, None).shape[-1] == 16
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+def test_trained_wide_and_kept_narrow(data, tmp_path, freeze):
+    model = train(data, settings(dim=3, wide=10, freeze=freeze), out=tmp_path / "model")
+    again = Model.load(tmp_path / "model")
+    assert model.network.dim == again.network.dim == again.centres.shape[1] == 3
+    assert torch.equal(again.theta, model.theta) and model.theta.abs().sum() > 0  # what the centres learned is kept
+    image = np.zeros((16, 16, 3), dtype=np.uint8)
+    assert model.classify(image).label == again.classify(image).label
+
+
+def test_what_cannot_be_reduced_is_refused(data, tmp_path):
+    with pytest.raises(InputError, match="at least as large"):
+        settings(dim=8, wide=4)
+    with pytest.raises(InputError, match="cannot be reduced"):
+        make_run(data, tmp_path / "run", loss="softmax", dim=3, wide=8)

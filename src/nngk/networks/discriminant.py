@@ -10,6 +10,10 @@ from torch import Tensor, nn
 
 from nngk.errors import InputError
 
+# What the directions in which the training classes do not differ count for beside those in which they do: they tell
+# apart classes to come, but blur the known ones. Less than 0.5 finds unseen birds worse, 1 classifies flowers worse.
+REST = 0.7
+
 
 def discriminant(features: Tensor, labels: Tensor, dim: int, shrinkage: float = 3.0) -> Tensor:
     """Directions (channels, dim): first those that tell classes apart, then those in which the rest varies most.
@@ -35,7 +39,7 @@ def discriminant(features: Tensor, labels: Tensor, dim: int, shrinkage: float = 
     rest = x @ round_
     rest = rest - rest @ apart @ apart.T
     more = _directions(rest, min(dim, x.shape[1]) - apart.shape[1])
-    return (round_ @ torch.cat([apart, more], 1)).to(features.dtype)
+    return (round_ @ torch.cat([apart, REST * more], 1)).to(features.dtype)
 
 
 def start_embedding(linear: nn.Linear, features: Tensor, labels: Tensor, shrinkage: float = 3.0) -> None:

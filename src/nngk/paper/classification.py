@@ -6,6 +6,7 @@ from nngk.paper.presets import classify_rates, classify_settings
 from nngk.paper.trial import Experiment, Trial, View
 
 NETWORKS = {"alexnet": "AlexNet", "vgg16": "VGG16", "resnet50": "ResNet50"}
+CLASSES = {"cub200": 200, "flowers102": 102, "cars196": 196, "leafsnap": 184}
 DATASETS = {"flowers102": "Oxford 102 Flowers", "cars196": "Stanford Cars196", "leafsnap": "Leafsnap Field"}
 LOSSES = ("softmax", "nngk")
 EXAMPLES = (2, 4, 8, 12, 16, 0)  # a class has about 24 once validation images are taken; 0: all of them
@@ -13,9 +14,9 @@ NEIGHBOURS = (5, 10, 25, 50, 100, 200, 400)
 
 
 def classify_trial(preset: str, dataset: str, network: str, loss: str = "nngk", variant: str = "") -> Trial:
-    """A classification with a network's own features."""
+    """A classification of a whole dataset."""
     rates = classify_rates(preset, loss)
-    return Trial(dataset, network, classify_settings(preset, network, loss), variant, rates)
+    return Trial(dataset, network, classify_settings(preset, network, loss, CLASSES[dataset]), variant, rates)
 
 
 def _architectures(preset: str, network: str) -> list[Trial]:

@@ -82,17 +82,21 @@ def metric_settings(preset: str, dim: int) -> Settings:
     return replace(BEST, task="metric", dim=dim)
 
 
-def classify_settings(preset: str, network: str, loss: str = "nngk") -> Settings:
-    """Settings of a classification run, on the network's own features as in the paper."""
+def classify_settings(preset: str, network: str, loss: str = "nngk", classes: int = 0) -> Settings:
+    """Settings of a classification run: on the network's own features as in the paper, or, for our recipe with
+    ``classes`` given, on their discriminant, which has a direction less than there are classes.
+    """
     vector = network.startswith(("alexnet", "vgg16"))  # FC7, 4096 dimensions
     if require_preset(preset) == "paper":
         sigma: Any = 100.0 if vector else "validation"  # 'around 100' for FC7; the others by validation loss
         chosen = replace(PAPER, dropout=0.5, n_neighbours=200, sigma=sigma)
     else:
         # A class may have fewer images than a group of the metric recipe wants: batches at random.
-        own: dict[str, Any] = {"batch_size": 64, "per_class": 0, "drop_centres": 0.0, "epochs": 30, "patience": 8}
+        own: dict[str, Any] = {"batch_size": 64, "per_class": 0, "drop_centres": 0.0, "epochs": 30}
         own |= {"crop_scale": 0.16, "sigma_factor": 1.7, "pool": "avg" if vector else "avg+max"}
         chosen = replace(BEST, **own)
+        if loss == "nngk" and classes:
+            return replace(chosen, task="classify", dim=classes - 1)
     return replace(chosen, task="classify", dim=None, loss=loss)
 
 

@@ -26,11 +26,13 @@ class Settings:
     network: str = "efficientnet-lite0"  # any name of 'nngk networks'; this one comes with pip, weights and all
     weights: str = "imagenet"  # 'imagenet', 'random' or a file
     dim: int | None = 64  # size of the embedding; 0 adds no layer. The paper's smallest, enough for 100 classes
+    wide: int | None = None  # size while training, reduced to 'dim' at the end by principal components; auto: the same
     pool: Literal["avg", "max", "avg+max", "gem"] = "avg+max"  # of the feature map; +3 to 9 Recall@1 over avg on birds
     layer_norm: bool = True  # of the pooled features, whose scale it tames before the embedding layer
     normalise: bool = True  # embeddings to unit length, which makes σ a temperature, the same for every size
     dropout: float = 0.0  # of the pooled features, on training embeddings only; the bank never has it
-    embedding_start: Literal["random", "discriminant"] = "random"  # of its layer; discriminant: of the first features
+    # a discriminant of the first features, or random; auto: the former where the network is pretrained
+    embedding_start: Literal["auto", "random", "discriminant"] = "auto"  # of its layer; auto: by the network
     shrinkage: float = 3.0  # for 'discriminant': how much rounder than measured a class is taken to be
     freeze: bool | None = None  # train the embedding layer alone, on features cached once; auto: where there is no GPU
     freeze_batchnorm: bool | None = None  # keep its statistics; auto: pretrained ones, which small batches would spoil
@@ -108,6 +110,7 @@ class Settings:
             self._require(0 < getattr(self, field) < math.inf, field, "above 0")
         self._require(self.threads >= 1, "threads", "at least 1")
         self._require(0 <= self.resident_gib < math.inf, "resident_gib", "at least 0")
+        self._require(not self.wide or self.wide >= (self.dim or math.inf), "wide", "at least as large as 'dim'")
         if isinstance(self.sigma, int | float):
             self._require(0 < self.sigma < math.inf, "sigma", "above 0")
 

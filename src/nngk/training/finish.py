@@ -23,6 +23,7 @@ from nngk.training.validation import (
 
 def finish(run: Run, seconds: float) -> Model:
     """Renew the bank with the final weights, tune σ for classification, and put the model together."""
+    run.narrow()
     run.bank.renew(run.embed(run.parts.train), run.refresher.engine, step=run.at.step)
     sigma = classifier_sigma(run)
     bank, table = run.bank, run.split.train

@@ -17,6 +17,7 @@ from nngk.errors import InputError
 from nngk.loss import GaussianKernelLoss
 from nngk.networks import EmbeddingNetwork, create_network
 from nngk.networks.discriminant import start_embedding
+from nngk.networks.reduction import reduce_embedding
 from nngk.refresh import Refreshed, Refresher, interval_in_steps
 from nngk.rivals import create_loss
 from nngk.rivals.base import RivalLoss
@@ -70,10 +71,7 @@ class Run:
         # The same weights; what refreshes and scores go through stays as it is, with batches of other sizes.
         self.stepping = self._stepping()
         self.stage: Stage = unwatched
-        self.bank = CentreBank(
-            self.parts.train.labels, self.network.dim, settings.n_neighbours or None, settings.guaranteed
-        ).to(self.device)
-        self.bank.theta.requires_grad_(settings.learn_weights)
+        self.bank = self._bank()
         self.objective = self._objective().to(self.device)
         self.optimiser = self._optimiser()
         self.steps_per_epoch = len(self.index_batches(0))
@@ -92,7 +90,7 @@ class Run:
         s = self.settings
         network = create_network(
             s.network,
-            dim=s.dim or None,
+            dim=s.wide or s.dim or None,
             weights=s.weights,
             pool=s.pool,
             dropout=s.dropout,
@@ -122,6 +120,12 @@ class Run:
         if self.pretrained if freeze is None else freeze:
             self.network.freeze_batchnorm()
         return resident_parts(parts, self.network.input.resize, self.device, self.settings)
+
+    def _bank(self) -> CentreBank:
+        s = self.settings
+        bank = CentreBank(self.parts.train.labels, self.network.dim, s.n_neighbours or None, s.guaranteed)
+        bank.theta.requires_grad_(s.learn_weights)
+        return bank.to(self.device)
 
     def _engine(self) -> Engine:
         """The search behind the neighbour lists; kept from refresh to refresh."""
@@ -154,6 +158,11 @@ class Run:
         rival = create_loss(
             s.loss, dim=self.network.dim, n_classes=classes, n_examples=len(self.bank), seed=s.seed, **options
         )
+        if s.wide and rival.has_logits and s.task == "classify":
+            raise InputError(
+                f"The setting 'wide' is for embeddings: '{s.loss}' answers by a layer on top of them, "
+                "which cannot be reduced. Leave 'wide' empty."
+            )
         # A rival's embeddings have unit length where its paper's do, and only there.
         self.network.head.normalise = self.network.config["normalise"] = rival.normalise
         return rival
@@ -168,10 +177,23 @@ class Run:
 
     def begin(self) -> None:
         """What a run does before its first step, and a resumed one does not."""
-        linear = self.network.head.linear
-        if self.settings.embedding_start == "discriminant" and linear is not None:
+        linear, how = self.network.head.linear, self.settings.embedding_start
+        if how == "auto":  # of what a random network says of its images there is nothing to discriminate
+            how = "discriminant" if self.pretrained else "random"
+        if how == "discriminant" and linear is not None:
             features = self.embed(self.parts.train, Features(self.network, self.frozen))
             start_embedding(linear, features, self.parts.train.labels.to(self.device), self.settings.shrinkage)
+
+    def narrow(self) -> None:
+        """Reduce a network that was trained wide to the size that was asked for; the bank waits for new centres."""
+        s = self.settings
+        if s.wide and s.dim:
+            reduce_embedding(self.network, self.embed(self.parts.train, Features(self.network, self.frozen)), s.dim)
+            theta = self.bank.theta.detach()
+            self.bank = self._bank()
+            with torch.no_grad():
+                self.bank.theta.copy_(theta)
+            self.refresher.engine = self._engine()
 
     # -- asking
 

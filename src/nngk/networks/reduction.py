@@ -1,0 +1,32 @@
+"""A wide embedding made narrow: trained with many dimensions, kept with few."""
+
+import torch
+from torch import Tensor, nn
+
+from nngk.networks.embedding import EmbeddingNetwork
+
+
+def reduce_embedding(network: EmbeddingNetwork, features: Tensor, dim: int) -> None:
+    """Give the embedding layer ``dim`` outputs: the first principal components of those it has, over ``features``.
+
+    ``features`` (n, channels) are the layer's inputs for the training images. The new layer stands for the old one and
+    a projection after it, so that nothing else of the network changes.
+
+    >>> from nngk.networks import create_network
+    >>> network = create_network("small", dim=16, weights="random")
+    >>> reduce_embedding(network, torch.randn(30, 128), 4)
+    >>> network.dim, network(torch.rand(2, 3, 32, 32)).shape
+    (4, torch.Size([2, 4]))
+    """
+    wide = network.head.linear
+    assert wide is not None
+    with torch.no_grad():
+        outputs = wide(features.to(wide.weight))
+        centre = outputs.mean(0)
+        centred = (outputs - centre).double()
+        components = torch.linalg.eigh(centred.T @ centred)[1].flip(1)[:, :dim].to(outputs)
+        narrow = nn.Linear(wide.in_features, dim).to(wide.weight)
+        narrow.weight.copy_(components.T @ wide.weight)
+        narrow.bias.copy_(components.T @ (wide.bias - centre))
+    network.head.linear = narrow
+    network.head.dim = network.config["dim"] = dim

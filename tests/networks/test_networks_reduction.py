@@ -1,0 +1,36 @@
+"""A wide embedding layer reduced to few outputs: principal components, and a network that goes on working."""
+
+import torch
+from sklearn.decomposition import PCA
+
+from nngk.networks import EmbeddingNetwork, create_network
+from nngk.networks.reduction import reduce_embedding
+
+
+def test_the_outputs_are_the_principal_components_of_the_wide_ones():
+    torch.manual_seed(0)
+    network = create_network("small", dim=12, weights="random", normalise=False)
+    features = torch.randn(200, 128) * torch.linspace(0.1, 3, 128)
+    wide = network.head.linear(features).detach()
+    reduce_embedding(network, features, 5)
+    narrow = network.head.linear(features).detach()
+    expected = torch.from_numpy(PCA(5).fit_transform(wide.double().numpy()))
+    torch.testing.assert_close(narrow.abs().double(), expected.abs(), rtol=1e-3, atol=1e-3)  # up to each one's sign
+
+
+def test_as_many_outputs_keep_all_distances():
+    network = create_network("small", dim=6, weights="random", normalise=False)
+    features = torch.randn(40, 128)
+    before = torch.cdist(network.head.linear(features), network.head.linear(features))
+    reduce_embedding(network, features, 6)
+    after = torch.cdist(network.head.linear(features), network.head.linear(features))
+    torch.testing.assert_close(before, after, rtol=1e-3, atol=1e-3)
+
+
+def test_the_reduced_network_can_be_built_again():
+    network = create_network("small", dim=12, weights="random")
+    reduce_embedding(network, torch.randn(40, 128), 5)
+    again = EmbeddingNetwork.from_config(network.config)
+    again.load_state_dict(network.state_dict())
+    x = torch.rand(2, 3, 32, 32)
+    torch.testing.assert_close(again.eval()(x), network.eval()(x))
