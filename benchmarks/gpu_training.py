@@ -311,14 +311,15 @@ def section_target(args: argparse.Namespace, report: Report, device: torch.devic
 
 
 def section_compile(args: argparse.Namespace, report: Report, device: torch.device, table: ImageTable) -> None:
-    """What torch.compile adds to a step, after the time that compiling takes."""
+    """What CUDA graphs and torch.compile add to a step, after the time that capturing or compiling takes."""
     with tempfile.TemporaryDirectory() as home:
-        for network, batch, mode in (("resnet50-v1", 128, "default"), ("googlenet-bvlc", 20, "reduce-overhead")):
+        cases = (("resnet50-v1", 128, "default"), ("googlenet-bvlc", 96, "default"), ("googlenet-bvlc", 20, "default"))
+        for network, batch, mode in cases:
             if report.late(60) or args.quick:
                 return
             speeds = []
-            for chosen in ("off", mode):
-                folder = Path(home) / f"{network}-{chosen}"
+            for chosen in ("off", "graphs", mode):
+                folder = Path(home) / f"{network}-{batch}-{chosen}"
                 folder.mkdir()
                 s = settings(args, network, batch, lr=1e-6, epochs=100, compile=chosen)
                 run = Run(split(table, s.task, s.val_fraction, s.test_fraction, s.seed), s, folder)
