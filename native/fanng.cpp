@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t ENTRY_LEAF = 24;  // points of a leaf of the tree that queries descend: all of them start the walk
 constexpr size_t STALE_REACH = 24;  // of the round that brings lists up to date after points came and went
-constexpr double NEARLY = 0.02;     // of the wanted recall missing
+constexpr double ROUND_GAINS = 0.0005; // of recall for each neighbour that it looks at, about
 constexpr int TRIES = 3;           // at lists of a wanted recall, each with half of what the one before might miss
 constexpr size_t TIES = 8;         // entries of a list read beyond k, since equally far points go by their ids
 constexpr size_t PIECE = 8;        // queries a thread takes at a time
@@ -239,18 +239,21 @@ double Fanng::complete_lists(size_t k, const int64_t* ids, const int64_t* truth,
         rescore_lists(threads);
         lists_stale_ = false;
     }
-    double share = kept_width(k) <= list_width_ ? list_share(ids, truth, n, k) : 0;
-    double aim = wanted;
+    const bool kept = kept_width(k) <= list_width_;
+    double share = kept ? list_share(ids, truth, n, k) : 0;
+    // A round of looking around costs less than looking for all again, and the less the shorter it is.
+    for (size_t reach : {12, 24, 40}) {
+        if (share >= wanted || wanted - share > ROUND_GAINS * double(reach)) continue;
+        refine(list_width_, reach, threads);
+        rescore_lists(threads);
+        share = list_share(ids, truth, n, k);
+    }
+    double aim = kept ? (1 + wanted) / 2 : wanted;  // lists that were found for it fell short
     for (int attempt = 0; attempt < TRIES && share < wanted; ++attempt) {
-        if (wanted - share <= NEARLY) {  // a round of looking around costs less than looking for all again
-            refine(list_width_, STALE_REACH, threads);
-            rescore_lists(threads);
-            if ((share = list_share(ids, truth, n, k)) >= wanted) break;
-        }
         find_lists(k, attempt == TRIES - 1 ? 1 : aim, threads);
         rescore_lists(threads);
         share = list_share(ids, truth, n, k);
-        aim += (1 - aim) / 2;
+        aim = (1 + aim) / 2;
     }
     return share;
 }
