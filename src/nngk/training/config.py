@@ -25,7 +25,7 @@ class Settings:
     # -- the network
     network: str = "efficientnet-lite0"  # any name of 'nngk networks'; this one comes with pip, weights and all
     weights: str = "imagenet"  # 'imagenet', 'random' or a file
-    dim: int | None = 64  # size of the embedding; 0 adds no layer. The paper's smallest, enough for 100 classes
+    dim: int | None = 512  # size of the embedding; 0 adds no layer. Fewer serve known classes, not those to come
     wide: int | None = None  # size while training, reduced to 'dim' at the end by principal components; auto: the same
     pool: Literal["avg", "max", "avg+max", "gem"] = "avg+max"  # of the feature map; +3 to 9 Recall@1 over avg on birds
     layer_norm: bool = True  # of the pooled features, whose scale it tames before the embedding layer
