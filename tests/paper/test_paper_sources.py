@@ -53,6 +53,7 @@ def test_the_papers_preset_is_what_the_text_says():
     assert not s.normalise and not s.layer_norm and s.pool == "avg" and s.crop == "random" and s.flip
     # Of the sum at 1e-5 with decay 2e-4, a step is lr * gradient of the mean + lr * decay * weight.
     assert s.lr / 20 == pytest.approx(1e-5) and s.lr * s.weight_decay == pytest.approx(1e-5 * 2e-4)
+    assert s.embedding_start == "random"  # the paper's layer starts as any other
     assert s.sigma == pytest.approx(30) and metric_settings("paper", 64).sigma == pytest.approx(10)
     c = classify_settings("paper", "vgg16")
     assert c.dim is None and c.dropout == 0.5 and c.sigma == 100 and c.batch_size == 20

@@ -71,12 +71,15 @@ def test_a_resumed_run_may_change_its_machine(data, tmp_path):
 def test_refusals():
     with pytest.raises(InputError, match="resident_gib"):
         Settings(resident_gib=-1)
+    with pytest.raises(InputError, match="neighbour lists"):
+        Settings(drop_centres=0.5, n_neighbours=None)
     with pytest.raises(InputError, match="compile"):
         Settings(compile="always")
 
 
 def test_graphs_are_for_a_gpu(data, tmp_path):
-    assert make_run(data, tmp_path / "auto").stepping is not None
+    run = make_run(data, tmp_path / "auto")
+    assert run.stepping is run.trainee
     with pytest.raises(InputError, match="CUDA"):
         make_run(data, tmp_path / "graphs", compile="graphs")
 

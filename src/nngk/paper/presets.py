@@ -17,6 +17,7 @@ PAPER = Settings(
     pool="avg",  # GoogLeNet's and ResNet's own
     layer_norm=False,
     normalise=False,
+    embedding_start="random",
     freeze=False,
     crop="random",
     n_neighbours=100,

@@ -110,6 +110,8 @@ class Settings:
             self._require(0 < getattr(self, field) < math.inf, field, "above 0")
         self._require(self.threads >= 1, "threads", "at least 1")
         self._require(0 <= self.resident_gib < math.inf, "resident_gib", "at least 0")
+        listed = not self.drop_centres or bool(self.n_neighbours)
+        self._require(listed, "drop_centres", "0 without neighbour lists (n_neighbours empty)")
         self._require(not self.wide or self.wide >= (self.dim or math.inf), "wide", "at least as large as 'dim'")
         if isinstance(self.sigma, int | float):
             self._require(0 < self.sigma < math.inf, "sigma", "above 0")
