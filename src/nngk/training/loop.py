@@ -88,33 +88,30 @@ def train(
             run.at = replace(run.at, epoch=run.at.epoch + 1, batch=0, loss_sum=0.0)
             run.at.seconds = time.perf_counter() - started
             _record(run, log, loss, images_per_second, scores, better)
-            saving.save(run)
+            saving.save(run, better)
 
     run.refresher.finish(run.at.step)
     if watcher is not None:
         report(watcher, run)
-    if best.exists():
+    if run.at.best_score:
         _restore(run, read_tensors(best))
     model = finish(run, time.perf_counter() - started)
     model.save(out)
-    for leftover in [
-        *folder.glob("checkpoint*"),
-        folder / "best.safetensors",
-        folder / "features.safetensors",
-    ]:
+    for leftover in [*folder.glob("checkpoint*"), best, folder / "features.safetensors"]:
         leftover.unlink(missing_ok=True)
     return model
 
 
 class _Saving:
-    """A checkpoint after every epoch, or, where writing one takes long, in a tenth of the time at most."""
+    """A checkpoint after every epoch; where writing one takes long, after better ones, else in a tenth of the time."""
 
     def __init__(self) -> None:
         self.last, self.took = time.perf_counter(), 0.0
 
-    def save(self, run: Run) -> None:
+    def save(self, run: Run, better: bool) -> None:
         begun = time.perf_counter()
-        if self.took < QUICK_SAVE or begun - self.last >= 10 * self.took:
+        scored = better and bool(run.at.best_score)  # its weights have just been written, and belong to this checkpoint
+        if scored or self.took < QUICK_SAVE or begun - self.last >= 10 * self.took:
             run.save()
             self.last = time.perf_counter()
             self.took = self.last - begun
