@@ -70,3 +70,14 @@ def test_few_images_and_equal_features_do_no_harm():
 def test_one_class_is_refused():
     with pytest.raises(InputError, match="two classes"):
         discriminant(torch.randn(5, 3), torch.zeros(5, dtype=torch.long), 2)
+
+
+def test_many_images_are_sampled(monkeypatch):
+    from nngk.networks import discriminant as module
+
+    x, labels = blobs(each=200)
+    whole = discriminant(x, labels, 5)
+    monkeypatch.setattr(module, "ENOUGH", 600)
+    some = discriminant(x, labels, 5)
+    assert not torch.equal(whole, some)
+    torch.testing.assert_close(some, discriminant(*(t[torch.linspace(0, 1199, 600).long()] for t in (x, labels)), 5))
