@@ -12,6 +12,7 @@ written as soon as a variant is done, and the same row is not computed twice.
 import argparse
 import copy
 import csv
+import functools
 import json
 import tempfile
 import time
@@ -28,12 +29,13 @@ from torch import Tensor, nn
 from nngk.data import Images, ImageTable, Split
 from nngk.errors import InputError
 from nngk.metrics import evaluate
+from nngk.networks.discriminant import discriminant
 from nngk.paper.presets import metric_settings
 from nngk.paper.sources import Sources
 from nngk.rivals import LOSSES
 from nngk.rivals.base import RivalLoss
 from nngk.training.config import Settings
-from nngk.training.parts import Part
+from nngk.training.parts import Features, Part
 from nngk.training.run import Run
 from nngk.training.step import take_step
 from nngk.training.validation import run_sigma, validate
@@ -86,6 +88,11 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "plain random crops": {"crop": "random"},
         "trained at 224, read at 256": {"resize": 256, "crop_size": 256, "train_crop_size": 224},
         "256 pixels": {"resize": 256, "crop_size": 256},
+        "256 of 288 pixels": {"resize": 288, "crop_size": 256},
+        "trained at 224, read at 256 of 288": {"resize": 288, "crop_size": 256, "train_crop_size": 224},
+        "trained at 224, read at 288 of 320": {"resize": 320, "crop_size": 288, "train_crop_size": 224},
+        "256 of 288 pixels, trained at 1024": {"resize": 288, "crop_size": 256, "wide": 1024},
+        "256 of 288 pixels, trained at 2048": {"resize": 288, "crop_size": 256, "wide": 2048},
         # the batches
         "random batches": {"per_class": 0},
         "8 a class": {"per_class": 8},
@@ -99,10 +106,14 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "weight decay 0.01": {"weight_decay": 0.01},
         "weight decay 0.1": {"weight_decay": 0.1},
         "16 epochs": {"epochs": 16},
+        "20 epochs": {"epochs": 20},
         "4 epochs": {"epochs": 4},
         "40 epochs, lr 1e-5": {"epochs": 40, "lr": 1e-5},
         "bfloat16": {"amp": True},
         "live BatchNorm": {"freeze_batchnorm": False},
+        # luck alone, and with --soup what the mean of lucky weights is worth
+        "another seed": {"seed": 101},
+        "a third seed": {"seed": 202},
     },
     # The rivals, with what serves our loss and two rates to choose from.
     "rivals": {
@@ -141,6 +152,9 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
+CUTS = ("cut", "aga", "sou")  # the columns of what else trained features give
+
+
 class Resident:
     """Images that lie decoded on the device; a part of them by their rows."""
 
@@ -159,6 +173,7 @@ class ResidentRun(Run):
 
     def __init__(self, parts: Split, settings: Settings, folder: Path, pixels: Tensor, places: dict[Path, int]) -> None:
         super().__init__(parts, replace(settings, cache="off", resident_gib=0.0), folder)
+        pixels = resized(pixels, self.network.input.resize)
         for part, table in ((self.parts.train, parts.train), (self.parts.val, parts.val)):
             part.source = Resident(pixels, torch.tensor([places[path] for path in table.paths], device=self.device))
 
@@ -173,6 +188,18 @@ class ResidentRun(Run):
             ]
         network.train(training)
         return torch.cat(rows)
+
+
+@functools.lru_cache(maxsize=2)
+def resized(pixels: Tensor, side: int) -> Tensor:
+    """The images with another side, as a run that reads them so would decode them."""
+    if pixels.shape[-1] == side:
+        return pixels
+    parts = [
+        nn.functional.interpolate(some.float(), size=side, mode="bilinear", antialias=True)
+        for some in pixels.split(512)
+    ]
+    return torch.cat([part.round().clamp(0, 255).byte() for part in parts])
 
 
 def measure(run: ResidentRun, every: int) -> dict[str, Any]:
@@ -203,6 +230,7 @@ def measure(run: ResidentRun, every: int) -> dict[str, Any]:
             history.append({**scores, "epoch": epoch + 1, "loss": float(torch.stack(losses).mean())})
     best = max(range(len(history)), key=lambda epoch: history[epoch]["val_recall@1"])
     blends = {f"blend{share}_recall@1": blended(run, start, share) for share in (0.3, 0.5, 0.7)}
+    others = otherwise(run)
     run.narrow()
     x = run.embed(run.parts.val)
     last = evaluate(x, run.parts.val.labels.to(x.device), ks=(1,), nmi_seeds=1)
@@ -215,6 +243,7 @@ def measure(run: ResidentRun, every: int) -> dict[str, Any]:
         "last_loss": history[-1]["loss"],
         "sigma": run_sigma(run),
         **blends,
+        **others,
     }
     curve = json.dumps([round(100 * row["val_recall@1"], 1) for row in history])
     seconds = time.perf_counter() - started
@@ -228,6 +257,33 @@ def blended(run: ResidentRun, start: dict[str, Tensor], share: float) -> float:
     network.load_state_dict({k: start[k].lerp(t, share) if t.is_floating_point() else t for k, t in now.items()})
     x = run.embed(run.parts.val, network)
     return evaluate(x, run.parts.val.labels.to(x.device), ks=(1,), nmi_seeds=0)["recall@1"]
+
+
+def soup(run: ResidentRun, states: list[dict[str, Tensor]]) -> float:
+    """Recall@1 of the mean of several runs' weights, which all started from the same."""
+    network = copy.deepcopy(run.trainee)
+    network.load_state_dict({name: torch.stack([s[name].float() for s in states]).mean(0) for name in states[0]})
+    x = run.embed(run.parts.val, network)
+    return evaluate(x, run.parts.val.labels.to(x.device), ks=(1,), nmi_seeds=0)["recall@1"]
+
+
+def otherwise(run: ResidentRun) -> dict[str, float]:
+    """What else the trained features give: the embedding cut to fewer dimensions, and a new discriminant of them."""
+    linear, features = run.network.head.linear, Features(run.network, run.frozen)
+    assert linear is not None
+    labels, truth = run.parts.train.labels.to(run.device), run.parts.val.labels.to(run.device)
+    trained, unseen = (run.embed(part, features) for part in (run.parts.train, run.parts.val))
+    with torch.no_grad():
+        x, y = linear(trained), linear(unseen)
+    components = torch.linalg.eigh((x - x.mean(0)).double().T @ (x - x.mean(0)).double())[1].flip(1).to(x)
+    made = {f"cut{dim}": (y - x.mean(0)) @ components[:, :dim] for dim in (64, 128, 256, 512) if dim < x.shape[1]}
+    for dim in sorted({64, linear.out_features}):
+        made[f"again{dim}"] = (unseen - trained.mean(0)) @ discriminant(trained, labels, dim, run.settings.shrinkage)
+    out = {}
+    for name, rows in made.items():
+        scores = evaluate(nn.functional.normalize(rows, dim=1), truth, ks=(1,), nmi_seeds=0)
+        out |= {f"{name}_{metric}": scores[metric] for metric in ("recall@1", "map@r")}
+    return out
 
 
 def class_block(table: ImageTable, fold: int, folds: int = 2) -> Split:
@@ -271,6 +327,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("results/recipes.csv"))
     parser.add_argument("--minutes", type=float, help="start no new run after as many")
     parser.add_argument("--commit", help="the commit, where git is not there to ask")
+    parser.add_argument("--soup", action="store_true", help="also judge the mean of the weights of a fold's runs")
     parser.add_argument("--quick", action="store_true", help="generated pictures and a tiny network: a trial")
     return parser.parse_args()
 
@@ -308,9 +365,10 @@ def main() -> None:
         facts, before = circumstances(options.device, options.commit), done_already(options.out)
         print(f"{len(table)} images of {len(table.class_names)} classes on {facts['device']}", flush=True)
         mine, shards = map(int, options.shard.split("/"))
+        soups: dict[int, list[dict[str, Tensor]]] = {}
         for number, (fold, (name, settings)) in enumerate(product(options.folds, variants(options, sources).items())):
             if number % shards == mine:
-                settings = replace(settings, seed=fold)
+                settings = replace(settings, seed=settings.seed + fold)
                 shown = settings.to_dict() | {"weights": Path(settings.weights).name}
                 text = json.dumps({k: v for k, v in shown.items() if k not in ("device", "threads", "cache")})
                 if (name, str(fold), text) in before:
@@ -319,7 +377,11 @@ def main() -> None:
                     raise SystemExit("Out of time; the rest is left for the next call.")
                 parts = class_block(table, fold)
                 try:
-                    figures = measure(ResidentRun(parts, settings, Path(home), pixels, places), options.every)
+                    run = ResidentRun(parts, settings, Path(home), pixels, places)
+                    figures = measure(run, options.every)
+                    if options.soup:
+                        soups.setdefault(fold, []).append(copy.deepcopy(run.trainee.state_dict()))
+                        figures["soup_recall@1"] = round(soup(run, soups[fold]), 5)
                 except InputError as error:  # one variant that cannot be must not end the others
                     figures = {"error": str(error)}
                 row = {"list": options.list, "variant": name, "network": settings.network, "dim": settings.dim}
@@ -335,6 +397,7 @@ def line(name: str, fold: int, figures: dict[str, Any]) -> str:
         f"{name:38} fold {fold}  R@1 {100 * figures['recall@1']:.2f}  MAP@R {100 * figures['map@r']:.2f} at epoch "
         f"{figures['best_epoch']:>2}  end {100 * figures['last_recall@1']:.2f}  NMI {100 * figures['last_nmi']:.2f}  "
         f"blends {' '.join(f'{100 * figures[k]:.2f}' for k in figures if k.startswith('blend'))}  "
+        f"cuts {' '.join(f'{k[:-9]} {100 * figures[k]:.2f}' for k in figures if k[:3] in CUTS and k.endswith('@1'))}  "
         f"sigma {figures['sigma']:.3g}  {figures['seconds']:.0f} s"
     )
 
