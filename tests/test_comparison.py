@@ -10,6 +10,7 @@ from nngk import comparison
 from nngk.comparison import compare, settle_split
 from nngk.data import read_images
 from nngk.errors import InputError
+from nngk.model import Model
 from nngk.training import loop
 from nngk.training.config import Settings
 
@@ -174,6 +175,16 @@ def test_classification_is_compared_too(digits, tmp_path):
     rows = compare(digits, ["nngk", "softmax"], settings, out=tmp_path, seeds=1)
     assert all("accuracy" in row for row in rows)
     assert "By accuracy" in (tmp_path / "comparison.md").read_text()
+
+
+def test_losses_are_compared_trained_wide_and_kept_narrow(digits, tmp_path):
+    losses = ["nngk", "softmax", "clustering", "smart-mining"]
+    rows = compare(digits, losses, replace(SETTINGS, dim=4, wide=12), out=tmp_path, seeds=1)
+    assert not [row["error"] for row in rows if "error" in row]
+    for row in rows:
+        model = Model.load(tmp_path / "runs" / f"{row['loss']}-lr0.001-seed0")
+        assert model.network.dim == model.centres.shape[1] == row["dim"] == 4
+        assert 0 < row["recall@1"] <= 1
 
 
 def test_a_frozen_networks_features_are_computed_once(digits, tmp_path, monkeypatch):

@@ -400,6 +400,11 @@ def test_trained_wide_and_kept_narrow(data, tmp_path, freeze):
     assert model.classify(image).label == again.classify(image).label
 
 
+def test_as_wide_as_it_is_kept_is_as_without(data, tmp_path):
+    same, plain = (train(data, settings(dim=8, wide=wide), out=tmp_path / str(wide)) for wide in (8, None))
+    assert torch.equal(same.centres, plain.centres)
+
+
 def test_what_cannot_be_reduced_is_refused(data, tmp_path):
     with pytest.raises(InputError, match="at least as large"):
         settings(dim=8, wide=4)

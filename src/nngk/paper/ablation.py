@@ -47,7 +47,7 @@ def untrained(job: Job) -> dict[str, Any]:
 def _trials(preset: str, network: str) -> list[Trial]:
     whole = classify_trial(preset, "cub200", network)
     # On the network's own features with both presets: what only the centres' weights add has to stay visible.
-    whole = replace(whole, settings=replace(whole.settings, dim=None))
+    whole = replace(whole, settings=replace(whole.settings, dim=None, wide=None))
     fixed = replace(whole.settings, learn_weights=False, sigma="validation")
     tuned = replace(whole.settings, sigma="validation")
     # Only the centres' weights learn, on features that never change: rates of the weights' own size.

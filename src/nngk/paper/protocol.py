@@ -4,6 +4,7 @@ Metric learning: a part of the training classes is held out to choose the number
 are trained for as many. Our own recipe brings its number of epochs, chosen on held-out classes when it was searched
 for. Classification: the epoch is chosen on the validation part of the paper's split. Where several learning rates are
 to choose from, the validation score decides between them as well. Choices are made once a trial, at its first seed.
+Sizes that are cut from one wide run share that run, and its choices.
 """
 
 import json
@@ -17,6 +18,7 @@ import numpy as np
 
 from nngk.data import ImageTable
 from nngk.files import read_json, write_json
+from nngk.paper.sizes import cut, is_cut, wide_job
 from nngk.paper.trial import Job
 from nngk.progress import say
 from nngk.training.config import Settings
@@ -27,14 +29,24 @@ SCORE = {"metric": "val_map@r", "classify": "val_accuracy"}
 
 def train_and_test(job: Job) -> dict[str, Any]:
     """The figures of a trial: choices first, then the run whose test part counts."""
+    table = examples_of(job, job.table)
+    if is_cut(job.settings):
+        whole = wide_job(job)
+        figures = train_and_test(whole)
+        return cut(job, whole, figures, table, final_settings(job.settings, figures))
     chosen = choose(job)
-    settings = replace(job.settings, lr=chosen["lr"])
-    if settings.task == "metric":
-        settings = replace(settings, val_fraction=0.0, epochs=chosen["epochs"], patience=0)
-    return finished(job.folder, examples_of(job, job.table), settings) | {
+    return finished(job.folder, table, final_settings(job.settings, chosen)) | {
         "lr": chosen["lr"],
         "selection_seconds": chosen["seconds"] if job.seed == job.first_seed else 0.0,
     }
+
+
+def final_settings(settings: Settings, chosen: dict[str, Any]) -> Settings:
+    """The settings of the run that counts: what was chosen, and no class held out to choose any more."""
+    settings = replace(settings, lr=chosen["lr"])
+    if settings.task == "metric":
+        settings = replace(settings, val_fraction=0.0, epochs=chosen["epochs"], patience=0)
+    return settings
 
 
 def choose(job: Job) -> dict[str, Any]:

@@ -38,6 +38,7 @@ def shrink(trial: Trial) -> Trial:
     small = replace(
         s,
         dim=None if s.dim is None else max(2, s.dim // 32),
+        wide=None if s.wide is None else max(2, s.wide // 32),
         epochs=2,
         patience=1 if s.patience else 0,
         batch_size=8,

@@ -28,7 +28,8 @@ QUICK = Path("runs/paper-quick")
 SHARED = ("recall@1", "recall@2", "recall@4", "recall@8", "r_precision", "map@r", "nmi")
 FIGURES = ("accuracy", "top5_accuracy", "calibration_error", *SHARED)
 ORIGIN = ("commit", "command", "machine", "device", "finished")
-FACTS = ("epochs", "lr", "val_score", "train_sigma", "last_loss", "seconds", "selection_seconds")
+SHARED_RUN = ("wide_run", "wide_seconds")  # of a size that was cut from a wider run: its key and its time, in 'seconds'
+FACTS = ("epochs", "lr", "val_score", "train_sigma", "last_loss", "seconds", "selection_seconds", *SHARED_RUN)
 
 
 def run_experiments(
@@ -91,7 +92,9 @@ class Plan:
         self.trial = shrink(trial) if sources.quick else trial
         self.table = sources.table(trial.dataset, trial.settings.task)
         network, weights = sources.network(trial.network, trial.start)
-        self.settings = replace(self.trial.settings, network=network, weights=weights)
+        s = self.trial.settings
+        wide = None if s.wide == s.dim else s.wide  # as wide as it is kept: nothing is cut, and it is the same run
+        self.settings = replace(s, network=network, weights=weights, wide=wide)
         self.key = trial_key(self.trial, self.settings)
 
     def __str__(self) -> str:

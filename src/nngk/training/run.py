@@ -187,7 +187,7 @@ class Run:
     def narrow(self) -> None:
         """Reduce a network that was trained wide to the size that was asked for; the bank waits for new centres."""
         s = self.settings
-        if s.wide and s.dim:
+        if s.wide and s.dim and s.wide > s.dim:
             reduce_embedding(self.network, self.embed(self.parts.train, Features(self.network, self.frozen)), s.dim)
             theta = self.bank.theta.detach()
             self.bank = self._bank()
