@@ -26,7 +26,7 @@ import torch
 from record import append_rows, circumstances
 from torch import Tensor, nn
 
-from nngk.data import Images, ImageTable, Split
+from nngk.data import Images, ImageTable, Split, evaluation
 from nngk.errors import InputError
 from nngk.metrics import evaluate
 from nngk.networks.discriminant import discriminant
@@ -54,6 +54,12 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "embedding x 1": {"embedding_lr_factor": 1.0},
         "embedding x 10": {"embedding_lr_factor": 10.0},
         # before the embedding
+        "two layers": {"layers": 2},
+        "three layers": {"layers": 3},
+        "two layers, trained at 1024": {"layers": 2, "wide": 1024},
+        "three layers, trained at 1024": {"layers": 3, "wide": 1024},
+        "three layers, trained at 1024, shrinkage 10": {"layers": 3, "wide": 1024, "shrinkage": 10.0},
+        "two layers, 256 of 288 pixels": {"layers": 2, "resize": 288, "crop_size": 256},
         "max pool": {"pool": "max"},
         "GeM pool": {"pool": "gem"},
         "no LayerNorm": {"layer_norm": False},
@@ -152,7 +158,8 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
-CUTS = ("cut", "aga", "sou")  # the columns of what else trained features give
+CUTS = ("cut", "aga", "sou", "rea")  # the columns of what else trained features give
+READINGS = ((256, 224), (288, 256), (320, 288), (352, 320), (400, 352))  # sides of the image and of the crop
 
 
 class Resident:
@@ -173,7 +180,7 @@ class ResidentRun(Run):
 
     def __init__(self, parts: Split, settings: Settings, folder: Path, pixels: Tensor, places: dict[Path, int]) -> None:
         super().__init__(parts, replace(settings, cache="off", resident_gib=0.0), folder)
-        pixels = resized(pixels, self.network.input.resize)
+        self.pixels, pixels = pixels, resized(pixels, self.network.input.resize)
         for part, table in ((self.parts.train, parts.train), (self.parts.val, parts.val)):
             part.source = Resident(pixels, torch.tensor([places[path] for path in table.paths], device=self.device))
 
@@ -190,7 +197,7 @@ class ResidentRun(Run):
         return torch.cat(rows)
 
 
-@functools.lru_cache(maxsize=2)
+@functools.lru_cache(maxsize=6)
 def resized(pixels: Tensor, side: int) -> Tensor:
     """The images with another side, as a run that reads them so would decode them."""
     if pixels.shape[-1] == side:
@@ -232,6 +239,7 @@ def measure(run: ResidentRun, every: int) -> dict[str, Any]:
     blends = {f"blend{share}_recall@1": blended(run, start, share) for share in (0.3, 0.5, 0.7)}
     others = otherwise(run)
     run.narrow()
+    others |= readings(run)
     x = run.embed(run.parts.val)
     last = evaluate(x, run.parts.val.labels.to(x.device), ks=(1,), nmi_seeds=1)
     figures = {
@@ -283,6 +291,20 @@ def otherwise(run: ResidentRun) -> dict[str, float]:
     for name, rows in made.items():
         scores = evaluate(nn.functional.normalize(rows, dim=1), truth, ks=(1,), nmi_seeds=0)
         out |= {f"{name}_{metric}": scores[metric] for metric in ("recall@1", "map@r")}
+    return out
+
+
+def readings(run: ResidentRun) -> dict[str, float]:
+    """What the trained network finds when it reads the pictures larger than it was trained with."""
+    spec, plain, source, out = run.network.input, run.parts.plain, run.parts.val.source, {}
+    for side, size in READINGS:
+        if spec.resize < side and len(run.pixels[0, 0]) > 16:  # not in a trial
+            run.parts.plain = evaluation(size, spec.mean, spec.std)
+            run.parts.val.source = Resident(resized(run.pixels, side), source.rows)
+            x = run.embed(run.parts.val)
+            scores = evaluate(x, run.parts.val.labels.to(x.device), ks=(1,), nmi_seeds=0)
+            out |= {f"read{size}_{metric}": scores[metric] for metric in ("recall@1", "map@r")}
+    run.parts.plain, run.parts.val.source = plain, source
     return out
 
 

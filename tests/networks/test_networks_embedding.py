@@ -41,6 +41,35 @@ def test_forward_is_backbone_pool_project() -> None:
     assert network.dim == 5
 
 
+@pytest.mark.parametrize(
+    ("name", "layers", "last"), [("googlenet-bvlc", 3, ("4e", "5a", "5b")), ("resnet50", 2, ("3", "4"))]
+)
+def test_layers_are_pooled_side_by_side_each_at_one_scale(name: str, layers: int, last: tuple[str, ...]) -> None:
+    torch.manual_seed(0)
+    network = create_network(name, dim=6, weights="random", pool="max", layers=layers).eval()
+    x = torch.randn(2, 3, 64, 64)
+    seen: list[torch.Tensor] = []
+    for end in last:
+        part = network.backbone.get_submodule(("inception" if name == "googlenet-bvlc" else "layer") + end)
+        part.register_forward_hook(lambda module, given, out: seen.append(out))
+    pooled = network.head.pool(network.backbone(x))
+    parts = pooled.split([len(rows[0]) for rows in seen], 1)
+    for part, rows in zip(parts, seen, strict=True):
+        expected = rows.amax((2, 3)).double()
+        expected = (expected - expected.mean(1, keepdim=True)) / expected.std(1, keepdim=True, correction=0)
+        assert torch.allclose(part.double(), expected, atol=1e-3)
+    again = EmbeddingNetwork.from_config(network.config).eval()
+    again.load_state_dict(network.state_dict())
+    assert torch.equal(again(x), network(x))
+
+
+def test_layers_that_a_network_does_not_give_are_refused() -> None:
+    with pytest.raises(InputError, match="only its last one"):
+        create_network("small", layers=2)
+    with pytest.raises(InputError, match="up to 3"):
+        create_network("googlenet-bvlc", weights="random", layers=4)
+
+
 def test_parameters_are_the_heads_and_the_backbones() -> None:
     network = create_network("small", dim=5, pool="gem")
     head, backbone = network.embedding_parameters(), network.backbone_parameters()

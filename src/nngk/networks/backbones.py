@@ -38,6 +38,7 @@ class Recipe:
     classifier: str = "fc"  # the prefix of the ImageNet classifier in a weights file
     relu: bool = False  # whether the classifier stands behind a ReLU that the embedding leaves out
     dropout: float = 0.0  # the paper's, after the embedding layer
+    maps: tuple[int, ...] = ()  # channels of the last feature maps, where more than the very last can be had
 
 
 def _plain(build: Callable[[], nn.Module], channels: int) -> Callable[[], Built]:
@@ -75,7 +76,9 @@ RECIPES: dict[str, Recipe] = {
         InputSpec(32, 32, HALF, HALF),
         "none: trained from nothing",
     ),
-    "googlenet-bvlc": Recipe(_plain(GoogLeNetBVLC, 1024), "inception5b, pooled", InputSpec(), _FILE_ONLY),
+    "googlenet-bvlc": Recipe(
+        _plain(GoogLeNetBVLC, 1024), "inception5b, pooled", InputSpec(), _FILE_ONLY, maps=(832, 832, 1024)
+    ),
     "googlenet": Recipe(
         _paper("GoogLeNetBN", 1024),
         "inception5b, pooled",
@@ -112,6 +115,7 @@ RECIPES: dict[str, Recipe] = {
         # The first generation: the second's recipe (label smoothing, mixing) costs its features in transfer.
         download="ResNet50_Weights.IMAGENET1K_V1",
         dropout=0.5,
+        maps=(256, 512, 1024, 2048),
     ),
     "resnet50-v1": Recipe(
         _paper("ResNet50", 2048, original_strides=True),
@@ -119,6 +123,7 @@ RECIPES: dict[str, Recipe] = {
         InputSpec(),
         _FILE_ONLY,
         dropout=0.5,
+        maps=(256, 512, 1024, 2048),
     ),
 }
 

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from nngk.errors import InputError
 from nngk.networks.backbones import recipe
 from nngk.networks.heads import Head, check_head
 from nngk.networks.spec import InputSpec
@@ -40,6 +41,7 @@ class EmbeddingNetwork(nn.Module):
             config["name"],
             dim=config["dim"],
             pool=config["pool"],
+            layers=config.get("layers", 1),  # files from before there was a choice have none
             dropout=config["dropout"],
             layer_norm=config["layer_norm"],
             normalise=config["normalise"],
@@ -93,6 +95,7 @@ def build_network(
     *,
     dim: int | None = None,
     pool: str | None = "avg",
+    layers: int = 1,
     dropout: float | None = 0.0,
     layer_norm: bool = False,
     normalise: bool = True,
@@ -101,7 +104,12 @@ def build_network(
     known = recipe(name)
     dropout = known.dropout if dropout is None else float(dropout)
     check_head(dim=dim, pool=pool, dropout=dropout)  # before the backbone, which may take seconds
+    if layers != 1 and not 1 <= layers <= len(known.maps):
+        has = f"up to {len(known.maps)}" if known.maps else "only its last one"
+        raise InputError(f"'{name}' gives {has} of its feature maps to pool, not layers={layers!r}.")
     backbone, channels, vector = known.build()
+    if layers > 1:
+        backbone.layers, channels = layers, sum(known.maps[-layers:])  # type: ignore[assignment]
     if vector:
         if pool not in (None, "avg"):
             warnings.warn(f"'{name}' gives a vector, not a map: pool='{pool}' has no effect on it.", stacklevel=3)
@@ -109,6 +117,7 @@ def build_network(
     settings = {
         "dim": dim,
         "pool": pool,
+        "layers": layers,
         "dropout": dropout,
         "layer_norm": bool(layer_norm),
         "normalise": bool(normalise),

@@ -57,6 +57,8 @@ class GoogLeNetBVLC(nn.Module):
     torch.Size([1, 1024, 2, 2])
     """
 
+    layers = 1  # how many of the maps 4e, 5a and 5b are given, from the last; more than one: a tuple
+
     def __init__(self) -> None:
         super().__init__()
         self.conv1 = ConvReLU(3, 64, 7, stride=2, padding=3)
@@ -68,11 +70,13 @@ class GoogLeNetBVLC(nn.Module):
         self.pool = nn.MaxPool2d(3, 2, ceil_mode=True)
         self.lrn = nn.LocalResponseNorm(5, alpha=1e-4, beta=0.75, k=1.0)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
         x = self.lrn(self.pool(self.conv1(x)))
         x = self.pool(self.lrn(self.conv3(self.conv2(x))))
+        maps = []
         for block in INCEPTIONS:
             x = self.get_submodule(f"inception{block}")(x)
+            maps.append(x)
             if block in ("3b", "4e"):
                 x = self.pool(x)
-        return x
+        return x if self.layers == 1 else tuple(maps[-self.layers :])

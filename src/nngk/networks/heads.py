@@ -46,13 +46,26 @@ class GeM(nn.Module):
         return x.pow(self.p).mean((2, 3)).pow(1.0 / self.p)
 
 
+class SideBySide(nn.Module):
+    """Several maps, each pooled and brought to one scale, so that none drowns the others: (B, all their channels)."""
+
+    def __init__(self, pool: nn.Module) -> None:
+        super().__init__()
+        self.each = pool
+
+    def forward(self, maps: tuple[Tensor, ...]) -> Tensor:
+        pooled = [_at_least_float32(self.each(x)) for x in maps]
+        return torch.cat([F.layer_norm(x, x.shape[1:]) for x in pooled], 1)
+
+
 POOLS: dict[str, type[nn.Module]] = {"avg": AvgPool, "max": MaxPool, "avg+max": AvgMaxPool, "gem": GeM}
 
 
 class Head(nn.Module):
     """Pools a feature map and projects it: `head.project(head.pool(features))`.
 
-    `pool=None` is for a backbone that gives a vector; `dim=None` leaves out the linear layer.
+    `pool=None` is for a backbone that gives a vector; `dim=None` leaves out the linear layer; with `layers` above one
+    the backbone gives as many maps.
 
     >>> head = Head(8, dim=4, pool="gem")
     >>> head.project(head.pool(torch.rand(2, 8, 3, 3))).norm(dim=1).allclose(torch.ones(2))
@@ -65,6 +78,7 @@ class Head(nn.Module):
         *,
         dim: int | None = None,
         pool: str | None = "avg",
+        layers: int = 1,
         dropout: float = 0.0,
         layer_norm: bool = False,
         normalise: bool = True,
@@ -72,6 +86,8 @@ class Head(nn.Module):
         super().__init__()
         check_head(dim=dim, pool=pool, dropout=dropout)
         self.pool: nn.Module = nn.Identity() if pool is None else POOLS[pool]()
+        if layers > 1:
+            self.pool = SideBySide(self.pool)
         # No learned scale and shift: the linear layer after it has both, and without that layer the
         # embedding stays the backbone's own up to its scale.
         self.layer_norm = nn.LayerNorm(channels, elementwise_affine=False) if layer_norm else None

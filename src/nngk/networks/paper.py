@@ -39,6 +39,8 @@ class ResNet50(ResNet):
     (2, 2)
     """
 
+    layers = 1  # how many of the last stages' maps are given; more than one: a tuple
+
     def __init__(self, original_strides: bool = False) -> None:
         super().__init__(FoldingBottleneck, [3, 4, 6, 3])
         del self.avgpool, self.fc
@@ -48,9 +50,11 @@ class ResNet50(ResNet):
                 first.get_submodule("conv1").stride = (2, 2)
                 first.get_submodule("conv2").stride = (1, 1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.maxpool(self.relu(normalised(x, self.conv1, self.bn1)))
-        return self.layer4(self.layer3(self.layer2(self.layer1(x))))
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
+        maps = [self.maxpool(self.relu(normalised(x, self.conv1, self.bn1)))]
+        for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
+            maps.append(stage(maps[-1]))
+        return maps[-1] if self.layers == 1 else tuple(maps[-self.layers :])
 
 
 class GoogLeNetBN(GoogLeNet):

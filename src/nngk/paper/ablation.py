@@ -25,7 +25,13 @@ def untrained(job: Job) -> dict[str, Any]:
     s, device = job.settings, pick_device(job.settings.device)
     torch.manual_seed(job.seed)
     network = create_network(
-        s.network, dim=s.dim, weights=s.weights, pool=s.pool, layer_norm=s.layer_norm, normalise=s.normalise
+        s.network,
+        dim=s.dim,
+        weights=s.weights,
+        pool=s.pool,
+        layers=s.layers,
+        layer_norm=s.layer_norm,
+        normalise=s.normalise,
     )
     network.input = input_spec(network, s)
     network = network.to(device)

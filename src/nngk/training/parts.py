@@ -87,7 +87,8 @@ def feature_parts(parts: Parts, network: EmbeddingNetwork, device: torch.device,
     path = folder / "features.safetensors"
     named = {"train": parts.train, "val": parts.val, "test": parts.test}
     pooled = nn.Sequential(network.backbone, network.head.pool).to(device)
-    origins = _origins(named, pooled, f"{network.config['name']}|{network.config['pool']}|{parts.plain}|{amp}")
+    how = "|".join(str(network.config[key]) for key in ("name", "pool", "layers"))
+    origins = _origins(named, pooled, f"{how}|{parts.plain}|{amp}")
     features = _kept(path)
     # A folder may hold the features of an earlier attempt with another network or other images.
     if not all(torch.equal(features.get(name, origin[:0]), origin) for name, origin in origins.items()):

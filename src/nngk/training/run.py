@@ -93,6 +93,7 @@ class Run:
             dim=s.wide or s.dim or None,
             weights=s.weights,
             pool=s.pool,
+            layers=s.layers,
             dropout=s.dropout,
             layer_norm=s.layer_norm,
             normalise=s.normalise,
