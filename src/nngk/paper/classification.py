@@ -10,6 +10,7 @@ CLASSES = {"cub200": 200, "flowers102": 102, "cars196": 196, "leafsnap": 184}
 DATASETS = {"flowers102": "Oxford 102 Flowers", "cars196": "Stanford Cars196", "leafsnap": "Leafsnap Field"}
 LOSSES = ("softmax", "nngk")
 EXAMPLES = (2, 4, 8, 12, 16, 0)  # a class has about 24 once validation images are taken; 0: all of them
+STEPS = 750  # of a point of our curves, about, whatever its number of images
 NEIGHBOURS = (5, 10, 25, 50, 100, 200, 400)
 
 
@@ -36,19 +37,30 @@ def _fine_grained(preset: str, network: str) -> list[Trial]:
 
 def _examples(preset: str, network: str) -> list[Trial]:
     return [
-        replace(classify_trial(preset, "cub200", network, loss, "all" if count == 0 else str(count)), examples=count)
+        replace(_point(preset, network, count, loss), variant=str(count or "all"), examples=count)
         for count in EXAMPLES
         for loss in LOSSES
     ]
 
 
 def _neighbours(preset: str, network: str) -> list[Trial]:
-    trial = classify_trial(preset, "cub200", network)
-    # One learning rate for the whole curve: its points differ by the length of the lists alone.
+    trial = _point(preset, network)
     return [
-        replace(trial, settings=replace(trial.settings, n_neighbours=count), variant=str(count), rates=trial.rates[1:2])
-        for count in NEIGHBOURS
+        replace(trial, settings=replace(trial.settings, n_neighbours=count), variant=str(count)) for count in NEIGHBOURS
     ]
+
+
+def _point(preset: str, network: str, examples: int = 0, loss: str = "nngk") -> Trial:
+    """A point of a curve on birds: one learning rate for all of it, so that points differ by what the axis says alone.
+
+    Our recipe gives them all about as many steps: many epochs of few images would else be few steps.
+    """
+    trial = classify_trial(preset, "cub200", network, loss)
+    if preset == "paper":
+        return trial
+    images = CLASSES["cub200"] * (examples or 24)
+    epochs = min(40, max(10, STEPS * trial.settings.batch_size // images))
+    return replace(trial, settings=replace(trial.settings, epochs=epochs), rates=trial.rates[1:2])
 
 
 ARCHITECTURES = Experiment(
