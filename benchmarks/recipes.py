@@ -358,10 +358,11 @@ def variants(options: argparse.Namespace, sources: Sources) -> dict[str, Setting
     """The settings of every variant that was asked for."""
     preset = "paper" if options.list == "paper" else "best"
     network, weights = sources.network(options.network)
-    base = replace(metric_settings(preset, options.dim), network=network, weights=weights)
+    base = replace(metric_settings(preset, options.dim, network), network=network, weights=weights)
     if options.quick:
         small: dict[str, Any] = {"dim": 4, "epochs": 2, "batch_size": 8, "n_neighbours": 10, "lr": 1e-3}
         base = replace(base, **small, per_class=4 if base.per_class else 0, resize=16, crop_size=16)
+        base = replace(base, wide=None, layers=1, train_crop_size=None)
     chosen = VARIANTS[options.list]
     unknown = [name for name in options.only or () if name not in chosen]
     if unknown:

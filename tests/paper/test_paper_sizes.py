@@ -25,8 +25,8 @@ TESTED = ("recall@1", "recall@2", "recall@4", "recall@8", "r_precision", "map@r"
 def wide(monkeypatch):
     """Our recipe for retrieval as if it were trained with 1024 dimensions (32 on gratings)."""
 
-    def settings(preset, dim):
-        return replace(presets(preset, dim), wide=1024)
+    def settings(preset, dim, network):
+        return replace(presets(preset, dim, network), wide=1024)
 
     presets = metric.metric_settings
     monkeypatch.setattr(metric, "metric_settings", settings)
@@ -95,7 +95,9 @@ def test_the_widest_size_is_the_run_that_a_recipe_without_cuts_would_train(tmp_p
     (plain,) = run(tmp_path, "birds-metric", only={"dim": [1024]})
     (tmp_path / "results" / "birds-metric.csv").unlink()
     presets = metric.metric_settings
-    monkeypatch.setattr(metric, "metric_settings", lambda preset, dim: replace(presets(preset, dim), wide=1024))
+    monkeypatch.setattr(
+        metric, "metric_settings", lambda preset, dim, network: replace(presets(preset, dim, network), wide=1024)
+    )
     rows = run(tmp_path, "birds-metric", only={"dim": [256, 1024]})
     assert len(trained) == 1
     assert rows[1]["key"] == plain["key"] == rows[0]["wide_run"] and rows[1]["map@r"] == plain["map@r"]

@@ -86,6 +86,7 @@ RECIPES: dict[str, Recipe] = {
         InputSpec(mean=HALF, std=HALF),
         "torchvision's download",
         download="GoogLeNet_Weights.IMAGENET1K_V1",
+        maps=(832, 832, 1024),
     ),
     "alexnet": Recipe(
         _paper("alexnet_fc7", 4096, vector=True),

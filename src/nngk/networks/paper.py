@@ -60,16 +60,20 @@ class ResNet50(ResNet):
 class GoogLeNetBN(GoogLeNet):
     """torchvision's GoogLeNet with BatchNorm, up to its last (1024, H, W) map; no auxiliary classifiers."""
 
+    layers = 1  # how many of the maps 4e, 5a and 5b are given, from the last; more than one: a tuple
+
     def __init__(self) -> None:
         super().__init__(aux_logits=False, init_weights=True)
         del self.avgpool, self.dropout, self.fc
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
         x = self.maxpool1(self.conv1(x))
         x = self.maxpool2(self.conv3(self.conv2(x)))
         x = self.maxpool3(self.inception3b(self.inception3a(x)))
-        x = self.inception4e(self.inception4d(self.inception4c(self.inception4b(self.inception4a(x)))))
-        return self.inception5b(self.inception5a(self.maxpool4(x)))
+        maps = [self.inception4e(self.inception4d(self.inception4c(self.inception4b(self.inception4a(x)))))]
+        maps.append(self.inception5a(self.maxpool4(maps[0])))
+        maps.append(self.inception5b(maps[1]))
+        return maps[-1] if self.layers == 1 else tuple(maps[-self.layers :])
 
 
 def alexnet_fc7() -> nn.Module:

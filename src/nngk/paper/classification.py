@@ -37,20 +37,20 @@ def _fine_grained(preset: str, network: str) -> list[Trial]:
 
 def _examples(preset: str, network: str) -> list[Trial]:
     return [
-        replace(_point(preset, network, count, loss), variant=str(count or "all"), examples=count)
+        replace(curve_trial(preset, network, count, loss), variant=str(count or "all"), examples=count)
         for count in EXAMPLES
         for loss in LOSSES
     ]
 
 
 def _neighbours(preset: str, network: str) -> list[Trial]:
-    trial = _point(preset, network)
+    trial = curve_trial(preset, network)
     return [
         replace(trial, settings=replace(trial.settings, n_neighbours=count), variant=str(count)) for count in NEIGHBOURS
     ]
 
 
-def _point(preset: str, network: str, examples: int = 0, loss: str = "nngk") -> Trial:
+def curve_trial(preset: str, network: str, examples: int = 0, loss: str = "nngk") -> Trial:
     """A point of a curve on birds: one learning rate for all of it, so that points differ by what the axis says alone.
 
     Our recipe gives them all about as many steps: many epochs of few images would else be few steps.

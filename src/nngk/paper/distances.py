@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nngk.data import split
-from nngk.paper.classification import classify_trial
+from nngk.paper.classification import curve_trial
 from nngk.paper.store import read_rows, write_rows
 from nngk.paper.trial import Experiment, Job, Trial, View
 from nngk.progress import say
@@ -87,10 +87,7 @@ def _write_curves(job: Job, moments: list[Moment]) -> None:
 
 
 def _trials(preset: str, network: str) -> list[Trial]:
-    trial = classify_trial(preset, "cub200", network)
-    return [
-        replace(trial, variant="watched", rates=trial.rates[1:2], execute=watched_training, makes=(CURVE,)),
-    ]
+    return [replace(curve_trial(preset, network), variant="watched", execute=watched_training, makes=(CURVE,))]
 
 
 DISTANCES = Experiment(

@@ -112,7 +112,14 @@ def contact_sheet(table: ImageTable, rows: np.ndarray, size: int) -> Image.Image
 def _trials(preset: str, network: str) -> list[Trial]:
     makes = (f"{FOLDER}/{{name}}.npz",)
     return [
-        Trial(dataset, network, metric_settings(preset, SIZE), settled=preset == "best", execute=mapped, makes=makes)
+        Trial(
+            dataset,
+            network,
+            metric_settings(preset, SIZE, network),
+            settled=preset == "best",
+            execute=mapped,
+            makes=makes,
+        )
         for dataset in ("cub200", "cars196")
     ]
 

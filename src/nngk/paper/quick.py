@@ -47,6 +47,8 @@ def shrink(trial: Trial) -> Trial:
         sigma="auto" if isinstance(s.sigma, float) else s.sigma,
         resize=SIDE,
         crop_size=SIDE,
+        train_crop_size=None,
+        layers=1,
         lr=1e-3,
         val_fraction=0.5 if s.task == "metric" else s.val_fraction,
     )
