@@ -5,6 +5,8 @@ backward pass are recorded here on the first batch; what lies between and around
 ordinary code, so that any loss can be used.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -54,11 +56,13 @@ class _Capture:
                 self._differentiate(out, torch.zeros_like(out))
         torch.cuda.current_stream().wait_stream(side)
         self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        # Other threads may use the GPU meanwhile: a loader, a refresh.
-        with torch.cuda.graph(self.forward, capture_error_mode="thread_local"):
+        # A graph's kernels keep the priority of the stream they are captured on: a refresh in the background waits for
+        # them and not they for it. Other threads may use the GPU during the capture: a loader, a refresh.
+        how: dict[str, Any] = {"stream": torch.cuda.Stream(priority=-1), "capture_error_mode": "thread_local"}
+        with torch.cuda.graph(self.forward, **how):
             out = self._embed(network)
         self.embeddings, self.gradient = out.detach(), torch.zeros_like(out)
-        with torch.cuda.graph(self.backward, pool=self.forward.pool(), capture_error_mode="thread_local"):
+        with torch.cuda.graph(self.backward, pool=self.forward.pool(), **how):
             self.gradients = self._differentiate(out, self.gradient)
         for name, buffer in network.named_buffers():
             buffer.copy_(before[name])
