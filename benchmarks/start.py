@@ -42,20 +42,24 @@ def main() -> None:
     parser.add_argument("--network", default="resnet50-v1")
     parser.add_argument("--dataset", default="flowers102")
     parser.add_argument("--dims", type=int, nargs="+", default=[64, 101, 512])
+    parser.add_argument("--layers", type=int, default=1, help="of the last feature maps, pooled side by side")
     parser.add_argument("--resize", type=int, help="side of the image that is read; else what the weights expect")
     parser.add_argument("--crop", type=int, help="side of the crop from it")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--commit", help="the commit, where git is not there to ask")
     parser.add_argument("--out", type=Path, default=Path("results"))
     given = parser.parse_args()
-    network = create_network(given.network, weights=given.weights, pool="avg+max", layer_norm=True).to(given.device)
+    network = create_network(
+        given.network, weights=given.weights, pool="avg+max", layers=given.layers, layer_norm=True
+    ).to(given.device)
     table, spec = read_images(given.dataset, data_dir=given.data), network.input
     spec = replace(spec, resize=given.resize or spec.resize, size=given.crop or spec.size)
     plain, features = evaluation(spec.size, spec.mean, spec.std), Features(network, pooled=False)
     parts = [table.where("train"), table.where("val")]
     centres, questions = (embed(features, Images(part, spec.resize), plain, device=given.device) for part in parts)
     labels, truth = (torch.as_tensor(part.labels).to(given.device) for part in parts)
-    shared = {"dataset": given.dataset, "network": given.network, "resize": spec.resize, "crop": spec.size, "seed": 0}
+    shared = {"dataset": given.dataset, "network": given.network, "layers": given.layers, "seed": 0}
+    shared |= {"resize": spec.resize, "crop": spec.size}
     right = accuracy(centres, labels, questions, truth)
     rows = [shared | {"on": "features", "dim": centres.shape[1], "accuracy": right}]
     for dim in given.dims:
