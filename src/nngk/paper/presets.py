@@ -65,10 +65,12 @@ BEST = Settings(
 )
 
 
+# Pictures are read larger than trained with: objects in resized crops are larger than in whole pictures.
+LARGER: dict[str, Any] = {"resize": 320, "crop_size": 288, "train_crop_size": 224}
 # What else serves unseen classes, by network: see docs/recipe.md.
 OWN: dict[str, dict[str, Any]] = {
     "googlenet": {"layers": 3, "shrinkage": 10.0, "wide": 1024},
-    "resnet50": {"resize": 320, "crop_size": 288, "train_crop_size": 224},
+    "resnet50": LARGER,
 }
 
 
@@ -88,7 +90,7 @@ def metric_settings(preset: str, dim: int, network: str = "googlenet") -> Settin
     if require_preset(preset) == "paper":
         return replace(PAPER, task="metric", dim=dim, sigma=sigma_by_size(dim))
     own = next((values for family, values in OWN.items() if network.startswith(family)), {})
-    own |= {"wide": None} if dim >= (own.get("wide") or 0) else {}
+    own = own | ({"wide": None} if dim >= (own.get("wide") or 0) else {})
     return replace(BEST, task="metric", dim=dim, **own)
 
 
@@ -104,6 +106,7 @@ def classify_settings(preset: str, network: str, loss: str = "nngk", classes: in
         # A class may have fewer images than a group of the metric recipe wants: batches at random.
         own: dict[str, Any] = {"batch_size": 64, "per_class": 0, "drop_centres": 0.0, "epochs": 30}
         own |= {"crop_scale": 0.16, "sigma_factor": 1.7, "pool": "avg" if vector else "avg+max"}
+        own |= LARGER if network.startswith("resnet50") else {}
         chosen = replace(BEST, **own)
         if loss == "nngk" and classes:
             return replace(chosen, task="classify", dim=classes - 1)
