@@ -106,7 +106,7 @@ def classify_settings(preset: str, network: str, loss: str = "nngk", classes: in
         # A class may have fewer images than a group of the metric recipe wants: batches at random.
         own: dict[str, Any] = {"batch_size": 64, "per_class": 0, "drop_centres": 0.0, "epochs": 30}
         own |= {"crop_scale": 0.16, "sigma_factor": 1.7, "pool": "avg" if vector else "avg+max"}
-        own |= LARGER if network.startswith("resnet50") else {}
+        own |= LARGER | {"layers": 2} if network.startswith("resnet50") else {}
         chosen = replace(BEST, **own)
         if loss == "nngk" and classes:
             return replace(chosen, task="classify", dim=classes - 1)
