@@ -243,6 +243,7 @@ def profiled(args: argparse.Namespace, report: Report, run: Run, name: str, fold
     loop.train_epoch(run, lambda: False, time.perf_counter(), watcher)
     run.at = replace(run.at, epoch=run.at.epoch + 1, batch=0, loss_sum=0.0)
     watcher.finish()
+    run.refresher.finish(run.at.step)
     run.stage = unwatched
     for row in watcher.rows:
         report("profile", f"{name}, {row['stage']}", row["device_ms"], "ms", f"host {row['host_ms']:.3f} ms")

@@ -172,7 +172,8 @@ class _Pending:
         self._stream = stream
         if stream is not None:
             stream.wait_stream(torch.cuda.current_stream(stream.device))  # the snapshot's copies come first
-        self._thread = threading.Thread(target=self._run, name="nngk-refresh", daemon=True)
+        # Not a daemon: the end of a program waits the second that it takes, instead of tearing it out of the GPU.
+        self._thread = threading.Thread(target=self._run, name="nngk-refresh")
         self._thread.start()
 
     def _run(self) -> None:

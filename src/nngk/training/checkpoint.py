@@ -10,11 +10,20 @@ from nngk.errors import InputError
 from nngk.files import read_json, read_tensors, write_json, write_tensors
 
 
-def save_checkpoint(folder: Path, modules: dict[str, nn.Module], optimiser: torch.optim.Optimizer, state: Any) -> None:
-    """Write modules, optimiser and ``state``. The JSON names the tensor file, so the pair changes in one rename."""
-    tensors = {f"{name}/{key}": t for name, module in modules.items() for key, t in module.state_dict().items()}
+def save_checkpoint(
+    folder: Path,
+    modules: dict[str, nn.Module],
+    optimiser: torch.optim.Optimizer,
+    state: Any,
+    best: dict[str, Tensor] | None = None,
+) -> None:
+    """Write modules, optimiser, ``state`` and the tensors of the best epoch, where there is one.
+
+    The JSON names the tensor file, so the pair changes in one rename.
+    """
     numbers, moments = _optimiser_state(optimiser)
-    tensors |= {f"optimiser/{key}": t for key, t in moments.items()}
+    tensors = tensors_of(modules) | {f"optimiser/{key}": t for key, t in moments.items()}
+    tensors |= {f"best/{key}": t for key, t in (best or {}).items()}
     name = f"checkpoint-{state['step']}.safetensors"
     checksum = write_tensors(folder / name, tensors)
     write_json(folder / "checkpoint.json", {"tensors": name, "sha256": checksum, "optimiser": numbers, "state": state})
@@ -23,18 +32,30 @@ def save_checkpoint(folder: Path, modules: dict[str, nn.Module], optimiser: torc
             old.unlink()
 
 
-def load_checkpoint(folder: Path, modules: dict[str, nn.Module], optimiser: torch.optim.Optimizer) -> Any:
-    """Put a checkpoint back into modules and optimiser; returns its ``state``."""
+def load_checkpoint(
+    folder: Path, modules: dict[str, nn.Module], optimiser: torch.optim.Optimizer
+) -> tuple[Any, dict[str, Tensor]]:
+    """Put a checkpoint back into modules and optimiser; returns its ``state`` and the best epoch's tensors."""
     record = read_json(folder / "checkpoint.json", "a run that can be resumed")
     try:
         file, checksum, numbers, state = (record[key] for key in ("tensors", "sha256", "optimiser", "state"))
     except KeyError as error:
         raise InputError(f"{folder / 'checkpoint.json'} is damaged: it has no {error}. Start the run again.") from None
     tensors = read_tensors(folder / file, checksum)
-    for name, module in modules.items():
-        load_module(module, _under(tensors, name), folder)
+    put_back(modules, tensors, folder)
     _restore_optimiser(optimiser, numbers, _under(tensors, "optimiser"))
-    return state
+    return state, _under(tensors, "best")
+
+
+def tensors_of(modules: dict[str, nn.Module]) -> dict[str, Tensor]:
+    """All tensors of some modules, each under the name of its module."""
+    return {f"{name}/{key}": t for name, module in modules.items() for key, t in module.state_dict().items()}
+
+
+def put_back(modules: dict[str, nn.Module], tensors: dict[str, Tensor], source: Path) -> None:
+    """The inverse of :func:`tensors_of`."""
+    for name, module in modules.items():
+        load_module(module, _under(tensors, name), source)
 
 
 def load_module(module: nn.Module, tensors: dict[str, Tensor], source: Path) -> None:

@@ -54,6 +54,7 @@ class _Capture:
             for _ in range(WARM_UP):
                 out = self._embed(network)
                 self._differentiate(out, torch.zeros_like(out))
+        del out  # with it goes what autograd remembers of that stream
         torch.cuda.current_stream().wait_stream(side)
         self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         # A graph's kernels keep the priority of the stream they are captured on: a refresh in the background waits for

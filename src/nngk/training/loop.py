@@ -15,12 +15,11 @@ from torch import Tensor
 
 from nngk.data import ImageTable, batches, read_images, require_pairs, split
 from nngk.errors import InputError
-from nngk.files import read_json, read_tensors, write_json, write_tensors
+from nngk.files import read_json, write_json
 from nngk.loss import GaussianKernelLoss
 from nngk.model import Model
 from nngk.progress import say, task
 from nngk.rivals.base import RivalLoss
-from nngk.training.checkpoint import load_module
 from nngk.training.config import Settings
 from nngk.training.finish import finish
 from nngk.training.log import RunLog
@@ -72,7 +71,7 @@ def train(
     log = RunLog(folder, run.at.epoch, tensorboard)
     _introduce(run, resume)
     watcher = watch(run) if profile else None
-    started, saving, best = time.perf_counter() - run.at.seconds, _Saving(), folder / "best.safetensors"
+    started, saving = time.perf_counter() - run.at.seconds, _Saving()
 
     with _stop_on_ctrl_c() as stopping:
         while run.at.epoch < settings.epochs and not _patience_lost(run):
@@ -84,34 +83,32 @@ def train(
             if better:
                 run.at.best_epoch, run.at.best_score = run.at.epoch, score
             if better and score:  # without a score the last epoch is the best
-                write_tensors(best, _tensors(run))
+                run.keep()
             run.at = replace(run.at, epoch=run.at.epoch + 1, batch=0, loss_sum=0.0)
             run.at.seconds = time.perf_counter() - started
             _record(run, log, loss, images_per_second, scores, better)
-            saving.save(run, better)
+            saving.save(run)
 
     run.refresher.finish(run.at.step)
     if watcher is not None:
         report(watcher, run)
-    if run.at.best_score:
-        _restore(run, read_tensors(best))
+    run.go_back()
     model = finish(run, time.perf_counter() - started)
     model.save(out)
-    for leftover in [*folder.glob("checkpoint*"), best, folder / "features.safetensors"]:
+    for leftover in [*folder.glob("checkpoint*"), folder / "features.safetensors"]:
         leftover.unlink(missing_ok=True)
     return model
 
 
 class _Saving:
-    """A checkpoint after every epoch; where writing one takes long, after better ones, else in a tenth of the time."""
+    """A checkpoint after every epoch; where writing one takes long, in a tenth of the time."""
 
     def __init__(self) -> None:
         self.last, self.took = time.perf_counter(), 0.0
 
-    def save(self, run: Run, better: bool) -> None:
+    def save(self, run: Run) -> None:
         begun = time.perf_counter()
-        scored = better and bool(run.at.best_score)  # its weights have just been written, and belong to this checkpoint
-        if scored or self.took < QUICK_SAVE or begun - self.last >= 10 * self.took:
+        if self.took < QUICK_SAVE or begun - self.last >= 10 * self.took:
             run.save()
             self.last = time.perf_counter()
             self.took = self.last - begun
@@ -186,17 +183,6 @@ def _seeded(transform: Transform, seed: int, step: int) -> Transform:
         return transform(batch, generator)
 
     return seeded
-
-
-def _tensors(run: Run) -> dict[str, Tensor]:
-    """What the best epoch is remembered by."""
-    return {f"{name}/{key}": t for name, module in run.modules.items() for key, t in module.state_dict().items()}
-
-
-def _restore(run: Run, tensors: dict[str, Tensor]) -> None:
-    for name, module in run.modules.items():
-        mine = {k.removeprefix(f"{name}/"): t for k, t in tensors.items() if k.startswith(f"{name}/")}
-        load_module(module, mine, run.folder)
 
 
 def _patience_lost(run: Run) -> bool:

@@ -22,7 +22,7 @@ from nngk.refresh import Refreshed, Refresher, interval_in_steps
 from nngk.rivals import create_loss
 from nngk.rivals.base import RivalLoss
 from nngk.search import Choice, Engine, choose, create_engine
-from nngk.training.checkpoint import load_checkpoint, save_checkpoint
+from nngk.training.checkpoint import load_checkpoint, put_back, save_checkpoint, tensors_of
 from nngk.training.config import Settings
 from nngk.training.graphs import Graphed
 from nngk.training.optimiser import create_optimiser
@@ -63,6 +63,7 @@ class Run:
         self.device = pick_device(settings.device)
         self.amp = self.device.type == "cuda" if settings.amp is None else settings.amp
         self.at = Progress(data=fingerprint(split))
+        self.best: dict[str, Tensor] = {}  # the weights of the best epoch so far, where validation tells which that is
         torch.manual_seed(settings.seed)
         self.network = self._network()
         self.frozen = self._frozen()
@@ -223,14 +224,24 @@ class Run:
         """What a checkpoint holds. The objective has the bank inside where it is the kernel loss."""
         return {"network": self.network, "objective": self.objective}
 
+    def keep(self) -> None:
+        """Remember this epoch as the best; on the disk it is with the next checkpoint."""
+        self.best = {name: tensor.clone() for name, tensor in tensors_of(self.modules).items()}
+
+    def go_back(self) -> None:
+        """Return to the best epoch, where one was kept."""
+        if self.best:
+            put_back(self.modules, self.best, self.folder)
+
     def save(self) -> None:
         if self.refresher.history:
             self.at.last_refresh = vars(self.refresher.history[-1])
         self.at.overrun = self.refresher.overrun
-        save_checkpoint(self.folder, self.modules, self.optimiser, vars(self.at))
+        save_checkpoint(self.folder, self.modules, self.optimiser, vars(self.at), self.best)
 
     def resume(self) -> None:
-        at = Progress(**load_checkpoint(self.folder, self.modules, self.optimiser))
+        state, self.best = load_checkpoint(self.folder, self.modules, self.optimiser)
+        at = Progress(**state)
         if at.data != self.at.data:
             raise InputError(
                 f"The run in {self.folder.parent} was started with other images or another split. "
