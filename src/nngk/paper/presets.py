@@ -15,6 +15,7 @@ BASE_RATE = 1e-5  # the paper's, for a loss that is the sum over a batch
 
 PAPER = Settings(
     pool="avg",  # GoogLeNet's and ResNet's own
+    layers=1,
     layer_norm=False,
     normalise=False,
     embedding_start="random",
@@ -42,6 +43,7 @@ PAPER = Settings(
 
 BEST = Settings(
     pool="max",
+    layers=1,
     layer_norm=True,
     normalise=True,
     freeze=False,

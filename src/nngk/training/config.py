@@ -28,7 +28,7 @@ class Settings:
     dim: int | None = 512  # size of the embedding; 0 adds no layer. Fewer serve known classes, not those to come
     wide: int | None = None  # size while training, reduced to 'dim' at the end by principal components; auto: the same
     pool: Literal["avg", "max", "avg+max", "gem"] = "avg+max"  # of the feature map; +3 to 9 Recall@1 over avg on birds
-    layers: int = 1  # of the last feature maps, pooled side by side: what earlier ones see, unseen classes may need
+    layers: int | None = None  # of the last feature maps, pooled side by side; auto: as many as serve the network best
     layer_norm: bool = True  # of the pooled features, whose scale it tames before the embedding layer
     normalise: bool = True  # embeddings to unit length, which makes σ a temperature, the same for every size
     dropout: float = 0.0  # of the pooled features, on training embeddings only; the bank never has it
@@ -96,7 +96,7 @@ class Settings:
                 raise InputError(f"The setting '{field}' must be {_describe(hint)}; got {value!r}.")
         self._require(self.epochs >= 1, "epochs", "at least 1")
         self._require(self.batch_size >= 2, "batch_size", "at least 2")
-        self._require(self.layers >= 1, "layers", "at least 1")
+        self._require(self.layers is None or self.layers >= 1, "layers", "at least 1")
         self._require(0 < self.lr < math.inf, "lr", "above 0")
         for field in ("dropout", "drop_centres"):
             self._require(0 <= getattr(self, field) < 1, field, "from 0 to below 1")
