@@ -7,8 +7,6 @@ gets the one with the best validation score at the first seed, found without the
 
 import hashlib
 import json
-import os
-import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +26,6 @@ from nngk.progress import say
 from nngk.rivals import LOSSES, create_loss
 from nngk.training.config import Settings
 from nngk.training.loop import Interrupted, train
-from nngk.training.parts import feature_parts, image_parts, input_spec
 from nngk.training.run import pick_device
 
 # What may differ between the calls that make up one comparison: who takes part, and the machine.
@@ -42,7 +39,6 @@ class _Plan:
     table: ImageTable  # with its split settled
     settings: Settings
     out: Path
-    features: Path | None  # of a frozen network, computed once for all runs
 
 
 def compare(
@@ -89,7 +85,7 @@ def _prepare(data: Any, losses: list[str], settings: Settings, seeds: list[int],
         _check_loss(loss, train_part, settings)
     settings = replace(settings, cache=settings.cache or str(out / "images"), freeze=_frozen(settings))
     _same_comparison(out, settings, table)
-    return _Plan(table, settings, out, _features(table, settings, out))
+    return _Plan(table, settings, out)
 
 
 def settle_split(table: ImageTable, settings: Settings) -> ImageTable:
@@ -116,23 +112,6 @@ def _frozen(settings: Settings) -> bool:
     network = create_network(settings.network, dim=settings.dim or None, weights=settings.weights)
     pretrained = bool(network.config["weights"].get("source") != "random")
     return pretrained and pick_device(settings.device).type == "cpu"
-
-
-def _features(table: ImageTable, settings: Settings, out: Path) -> Path | None:
-    """A frozen network's features do not depend on loss or seed: one file serves all runs."""
-    if not settings.freeze or settings.weights == "random":
-        return None
-    device = pick_device(settings.device)
-    network = create_network(
-        settings.network, weights=settings.weights, pool=settings.pool, layers=settings.layers, dim=settings.dim or None
-    )
-    network.input = input_spec(network, settings)
-    parts = image_parts(
-        split(table, settings.task, settings.val_fraction, settings.test_fraction, 0), network.input, settings, out
-    )
-    amp = device.type == "cuda" if settings.amp is None else settings.amp
-    feature_parts(parts, network.to(device), device, amp, out)
-    return out / "features.safetensors"
 
 
 def _same_comparison(out: Path, settings: Settings, table: ImageTable) -> None:
@@ -176,8 +155,6 @@ def _run(plan: _Plan, settings: Settings, tuning: bool = False) -> dict[str, Any
         return read_json(result, "a finished run")
     run_folder = folder / "run"
     run_folder.mkdir(parents=True, exist_ok=True)
-    if plan.features and not (run_folder / "features.safetensors").exists():
-        _share(plan.features, run_folder / "features.safetensors")
     row: dict[str, Any] = {"loss": settings.loss, "seed": settings.seed, "lr": settings.lr}
     row |= {"data": plan.table.name, "network": settings.network, "dim": settings.dim, "version": __version__}
     row["commit"] = source_commit()
@@ -200,14 +177,6 @@ def _validation_score(folder: Path, epoch: int, task: str) -> float:
     rows = [json.loads(line) for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     best = next(row for row in rows if row["epoch"] == epoch)
     return float(best["val_map@r" if task == "metric" else "val_accuracy"])
-
-
-def _share(source: Path, target: Path) -> None:
-    """The same file under a second name; a copy where the disk cannot do that."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
 
 
 def source_commit() -> str:

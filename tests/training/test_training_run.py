@@ -230,11 +230,22 @@ def test_features_of_an_earlier_attempt_are_not_mistaken_for_ones_own(data, tmp_
         parts = split(data, s.task, s.val_fraction, s.test_fraction, 0)
         shared, alone = Run(parts, s, folder), Run(parts, s, _made(tmp_path / name))
         assert torch.equal(shared.parts.train.source.rows, alone.parts.train.source.rows), name
-    kept = (folder / "features.safetensors").stat().st_mtime_ns
+    files = sorted(folder.glob("features-*.safetensors"))
+    assert len(files) == 12  # three parts of each attempt
+    before = [file.stat().st_mtime_ns for file in files]
     Run(parts, s, folder)
-    assert (folder / "features.safetensors").stat().st_mtime_ns == kept  # and are used where they are one's own
-    (folder / "features.safetensors").write_bytes(b"cut short")
+    assert [file.stat().st_mtime_ns for file in files] == before  # and are used where they are one's own
+    for file in files:
+        file.write_bytes(b"cut short")
     assert torch.equal(Run(parts, s, folder).parts.train.source.rows, alone.parts.train.source.rows)
+
+
+def test_runs_with_a_shared_cache_compute_features_once(data, tmp_path, monkeypatch):
+    s = settings(freeze=True, cache=str(tmp_path / "cache"))
+    train(data, s, out=tmp_path / "first")
+    monkeypatch.setattr("nngk.training.parts.embed", None)  # nothing is left to compute
+    parts = split(data, s.task, s.val_fraction, s.test_fraction, s.seed)
+    assert len(Run(parts, s, _made(tmp_path / "second")).parts.train.source.rows) == len(parts.train)
 
 
 def _made(folder):

@@ -72,5 +72,6 @@ def cut_model(source: Path, table: ImageTable, settings: Settings, out: Path) ->
     with torch.no_grad():
         run.bank.theta.copy_(trained.theta)
     model = finish(run, 0.0)
-    (folder / "features.safetensors").unlink(missing_ok=True)
+    for leftover in folder.glob("features-*.safetensors"):
+        leftover.unlink()
     return model

@@ -83,45 +83,39 @@ def resident_parts(parts: Parts, size: int, device: torch.device, settings: Sett
 
 
 def feature_parts(parts: Parts, network: EmbeddingNetwork, device: torch.device, amp: bool, folder: Path) -> Parts:
-    """Pooled features of a frozen network, computed once and kept in the run's folder."""
-    path = folder / "features.safetensors"
-    named = {"train": parts.train, "val": parts.val, "test": parts.test}
+    """Pooled features of a frozen network, computed once and kept in ``folder``, where other runs find them too."""
     pooled = nn.Sequential(network.backbone, network.head.pool).to(device)
     how = "|".join(str(network.config[key]) for key in ("name", "pool", "layers"))
-    origins = _origins(named, pooled, f"{how}|{parts.plain}|{amp}")
-    features = _kept(path)
-    # A folder may hold the features of an earlier attempt with another network or other images.
-    if not all(torch.equal(features.get(name, origin[:0]), origin) for name, origin in origins.items()):
-        features = dict(origins)
-        for name, part in named.items():
+    weights = hashlib.sha256(f"{how}|{parts.plain}|{amp}".encode())
+    for tensor in pooled.state_dict().values():
+        weights.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    made = []
+    for name, part in (("train", parts.train), ("val", parts.val), ("test", parts.test)):
+        path = folder / f"features-{_origin(part, weights)}.safetensors"
+        rows = _kept(path)
+        if rows is None:
             with task(f"features of the {name} images", len(part)) as advance:
-                rows = embed(pooled, part.source, parts.plain, device=device, amp=amp, advance=advance)
-            features[name] = rows.cpu()
-        write_tensors(path, features)
-    train, val, test = (Part(Rows(features[name].to(device)), part.labels) for name, part in named.items())
+                rows = embed(pooled, part.source, parts.plain, device=device, amp=amp, advance=advance).cpu()
+            write_tensors(path, {"features": rows})
+        made.append(Part(Rows(rows.to(device)), part.labels))
+    train, val, test = made
     return Parts(train, val, test, untransformed, untransformed)
 
 
-def _origins(named: dict[str, Part], pooled: nn.Module, how: str) -> dict[str, Tensor]:
-    """What the features of each part that has images depend on, as hashes: weights, files, and how they are cropped."""
-    weights = hashlib.sha256(how.encode())
-    for tensor in pooled.state_dict().values():
-        weights.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    out = {}
-    for name, part in named.items():
-        if isinstance(part.source, Images) and len(part):
-            digest = weights.copy()
-            digest.update("|".join([str(part.source.size), *keys(part.source.table)]).encode())
-            out[f"{name}.origin"] = torch.tensor(list(digest.digest()), dtype=torch.uint8)
-    return out
+def _origin(part: Part, weights: "hashlib._Hash") -> str:
+    """What a part's features depend on, as a hash: weights, files, and how they are cropped."""
+    digest = weights.copy()
+    if isinstance(part.source, Images) and len(part):
+        digest.update("|".join([str(part.source.size), *keys(part.source.table)]).encode())
+    return digest.hexdigest()[:16]
 
 
-def _kept(path: Path) -> dict[str, Tensor]:
+def _kept(path: Path) -> Tensor | None:
     """The features in a file; none where it is missing or damaged, since they can be computed again."""
     try:
-        return read_tensors(path) if path.exists() else {}
+        return read_tensors(path).get("features") if path.exists() else None
     except InputError:
-        return {}
+        return None
 
 
 class Features(nn.Module):

@@ -117,7 +117,8 @@ class Run:
         if self.frozen:
             self.network.backbone.requires_grad_(False)
             self.network.head.pool.requires_grad_(False)
-            return feature_parts(parts, self.network, self.device, self.amp, self.folder)
+            shared = self.settings.cache if self.settings.cache not in (None, "off") else self.folder
+            return feature_parts(parts, self.network, self.device, self.amp, Path(shared))
         freeze = self.settings.freeze_batchnorm
         if self.pretrained if freeze is None else freeze:
             self.network.freeze_batchnorm()
