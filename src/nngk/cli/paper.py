@@ -46,7 +46,13 @@ def list_command(results: Path, as_json: bool) -> None:
 @click.argument("names", nargs=-1, required=True)
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of the datasets or packs.  [default: NNGK_DATA]")
 @click.option("--weights", help="Folder of weights files, or 'imagenet' to download.  [default: NNGK_WEIGHTS]")
-@click.option("--preset", type=click.Choice(["paper", "best", "both"]), default="both", show_default=True)
+@click.option(
+    "--preset",
+    type=click.Choice(["paper", "best", "both", "frozen"]),
+    default="both",
+    show_default=True,
+    help="The paper's settings, our recipe, or our recipe on a network that is not trained: for a CPU.",
+)
 @click.option("--seeds", default=3, show_default=True, help="Runs of each trial.")
 @click.option("--quick", is_flag=True, help="Generated pictures and a tiny network: the path, not the figures.")
 @click.option("--network", help="Take this network where an experiment has a single one.")

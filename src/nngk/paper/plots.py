@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = {"paper": "#2f6db3", "best": "#c2492f", "published": "#77808c"}
+COLOURS = {"paper": "#2f6db3", "best": "#c2492f", "frozen": "#3f8f5f", "published": "#77808c"}
 ALL = 24  # where 'all images of a class' stands on an axis of their number: the mean of the birds' training part
 
 

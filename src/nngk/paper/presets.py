@@ -1,4 +1,4 @@
-"""The two recipes: ``paper`` as close to the text as its words allow, ``best`` our own.
+"""The recipes: ``paper`` as close to the text as its words allow, ``best`` our own, ``frozen`` for a CPU.
 
 Every reading of the text that was open is explained in docs/recipe.md; the reason for a value stands beside it here.
 """
@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from nngk.errors import InputError
+from nngk.paper.trial import PRESETS
 from nngk.training.config import Settings
 
 BATCH = 20  # the paper's
@@ -76,6 +77,10 @@ OWN: dict[str, dict[str, Any]] = {
 }
 
 
+# The network stays as it came: what is left to learn is small, learns fast, and sees no crops.
+FROZEN: dict[str, Any] = {"freeze": True, "layers": None, "lr": 1e-3, "weight_lr_factor": 10.0}
+
+
 def sigma_by_size(dim: int) -> float:
     """The paper's rule for metric learning, 'between 10 and 30, depending on the number of dimensions'.
 
@@ -91,6 +96,8 @@ def metric_settings(preset: str, dim: int, network: str = "googlenet") -> Settin
     """Settings of a zero-shot retrieval run."""
     if require_preset(preset) == "paper":
         return replace(PAPER, task="metric", dim=dim, sigma=sigma_by_size(dim))
+    if preset == "frozen":
+        return replace(BEST, task="metric", dim=dim, **FROZEN)
     own = next((values for family, values in OWN.items() if network.startswith(family)), {})
     own = own | ({"wide": None} if dim >= (own.get("wide") or 0) else {})
     return replace(BEST, task="metric", dim=dim, **own)
@@ -108,7 +115,10 @@ def classify_settings(preset: str, network: str, loss: str = "nngk", classes: in
         # A class may have fewer images than a group of the metric recipe wants: batches at random.
         own: dict[str, Any] = {"batch_size": 64, "per_class": 0, "drop_centres": 0.0, "epochs": 30}
         own |= {"crop_scale": 0.16, "sigma_factor": 1.7, "pool": "avg" if vector else "avg+max"}
-        own |= LARGER | {"layers": 2} if network.startswith("resnet50") else {}
+        if preset == "frozen":
+            own |= FROZEN
+        elif network.startswith("resnet50"):
+            own |= LARGER | {"layers": 2}
         chosen = replace(BEST, **own)
         if loss == "nngk" and classes:
             return replace(chosen, task="classify", dim=classes - 1)
@@ -119,12 +129,14 @@ def classify_rates(preset: str, loss: str) -> tuple[float, ...]:
     """Learning rates to choose from on the validation part."""
     if preset == "best":
         return (3e-5, 1e-4, 3e-4)
+    if preset == "frozen":
+        return (3e-4, 1e-3, 3e-3)
     # The text gives the kernels' rate and leaves softmax's open ('hyperparameters that minimise the validation loss').
     return () if loss == "nngk" else (BASE_RATE * BATCH, 1e-3, 3e-3)
 
 
 def require_preset(preset: str) -> str:
     """The preset itself, or a sentence with the names there are."""
-    if preset not in ("paper", "best"):
-        raise InputError(f"The presets are 'paper' and 'best', not {preset!r}.")
+    if preset not in PRESETS:
+        raise InputError(f"The presets are {', '.join(map(repr, PRESETS))}; there is no {preset!r}.")
     return preset

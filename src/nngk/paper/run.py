@@ -17,7 +17,7 @@ from nngk.paper.protocol import train_and_test
 from nngk.paper.quick import shrink
 from nngk.paper.sources import Sources
 from nngk.paper.store import choices_of, finished_row, is_same_run, machine, put_row, settings_text, trial_key
-from nngk.paper.trial import PRESETS, Experiment, Job, Trial
+from nngk.paper.trial import Experiment, Job, Trial
 from nngk.progress import say
 from nngk.training.loop import Interrupted
 from nngk.training.run import pick_device
@@ -52,7 +52,7 @@ def run_experiments(
     Args:
         data: folder of the datasets, as packs or in their official layouts.
         weights: folder of weights files, or 'imagenet' for the library's downloads.
-        preset: 'paper', 'best' or 'both'.
+        preset: 'paper', 'best', 'both', or 'frozen': our recipe where there is no GPU, the network left as it came.
         seeds: runs of each trial, with the seeds 0, 1, …
         work: folder of checkpoints, models and decoded images.
         quick: generated pictures and a small network: the code's path, not the paper's figures.
@@ -61,7 +61,7 @@ def run_experiments(
         commit: the source's commit, where git is not there to ask.
     """
     chosen = EXPERIMENTS if names == "all" else [find_experiment(n) for n in _as_list(names)]
-    presets = PRESETS if preset == "both" else (require_preset(preset),)
+    presets = ("paper", "best") if preset == "both" else (require_preset(preset),)
     if seeds < 1:
         raise InputError(f"Experiments run with at least one seed; got {seeds}.")
     place = Path(work or (QUICK if quick else WORK))

@@ -8,7 +8,7 @@ from nngk.paper.scores import SHOWN, Group, comparable, published, published_row
 from nngk.paper.store import Row
 from nngk.paper.trial import Experiment
 
-PRESET_NAMES = {"paper": "paper preset", "best": "our recipe"}
+PRESET_NAMES = {"paper": "paper preset", "best": "our recipe", "frozen": "our recipe, network frozen"}
 
 
 @dataclass

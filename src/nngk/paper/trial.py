@@ -11,7 +11,7 @@ from nngk.data import ImageTable
 from nngk.errors import InputError
 from nngk.training.config import Settings
 
-PRESETS = ("paper", "best")
+PRESETS = ("paper", "best", "frozen")
 
 
 @dataclass(frozen=True)
