@@ -72,6 +72,17 @@ def test_the_gratings_are_learned(ran):
     assert max(float(row["accuracy"]) for row in rows) > 0.5
 
 
+def test_without_a_gpu_the_network_stays_as_it_came(tmp_path):
+    options = {"quick": True, "seeds": 1, "preset": "frozen", "results": tmp_path / "r", "work": tmp_path / "w"}
+    rows = run_experiments(["birds-metric", "neighbours", "ablation"], only={"dataset": ["cub200"]}, **options)
+    assert not [row["error"] for row in rows if row["error"]]
+    assert len(rows) == 5 + 7 + 3 and {row["preset"] for row in rows} == {"frozen"}
+    settings = [json.loads(row["settings"]) for row in rows if row["variant"] not in ("random start", "ImageNet start")]
+    assert all(s["freeze"] for s in settings)  # the other two train nothing at all
+    # One file of features serves all lengths of the lists: training, validation and test images of two tasks.
+    assert len(list((tmp_path / "w" / "images").glob("features-*.safetensors"))) < 20
+
+
 def test_what_is_done_is_not_done_again(ran, monkeypatch):
     home, _ = ran
     before = (home / "results" / "fine-grained.csv").read_bytes()
