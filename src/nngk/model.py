@@ -78,7 +78,8 @@ class Model:
         device: str | torch.device = "cpu",
     ) -> None:
         self.device = torch.device(device)
-        self.network = network.to(self.device).eval().requires_grad_(False)
+        # Channels last: how convolutions read fastest, as in training.
+        self.network = network.to(self.device).to(memory_format=torch.channels_last).eval().requires_grad_(False)
         self.centres, self.labels, self.theta = (t.detach().to(self.device) for t in (centres, labels, theta))
         self.sigma = sigma
         self.class_names = list(class_names)
@@ -107,7 +108,7 @@ class Model:
 
     # -- questions
 
-    def embed(self, images: Picture | Sequence[Picture], batch_size: int = 64) -> Tensor:
+    def embed(self, images: Picture | Sequence[Picture], batch_size: int | None = None) -> Tensor:
         """Embeddings (n, dim) of images, on the CPU."""
         pictures, _ = as_list(images)
         spec = self.network.input

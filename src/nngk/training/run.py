@@ -215,7 +215,6 @@ class Run:
             self.trainee if network is None else network,
             part.source,
             self.parts.plain,
-            batch_size=256 if self.device.type == "cuda" else 64,
             device=self.device,
             amp=self.amp and not self.frozen,
         )
