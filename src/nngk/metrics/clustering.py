@@ -90,8 +90,9 @@ def normalised_mutual_information(a: Any, b: Any) -> float:
 def _seeds(x: Tensor, k: int, generator: torch.Generator) -> Tensor:
     """Greedy k-means++: of a few draws by squared distance, the one that lowers the sum most."""
     trials = 2 + int(math.log(k))
+    norms = x.square().sum(1)
     chosen = [int(torch.randint(len(x), (1,), generator=generator))]
-    nearest = (x - x[chosen[0]]).square().sum(1)
+    nearest = _squared(x, norms, x.new_tensor(chosen).long())[:, 0]
     for _ in range(1, k):
         cumulative = nearest.double().cumsum(0)
         draws = torch.rand(trials, generator=generator, dtype=torch.float64).to(x.device)
@@ -99,11 +100,19 @@ def _seeds(x: Tensor, k: int, generator: torch.Generator) -> Tensor:
             candidates = torch.searchsorted(cumulative, draws * cumulative[-1], right=True).clamp(max=len(x) - 1)
         else:  # every point coincides with a seed
             candidates = (draws * len(x)).long()
-        distances = torch.stack([torch.minimum(nearest, (x - x[c]).square().sum(1)) for c in candidates])
-        best = int(distances.sum(1).argmin())
+        distances = torch.minimum(nearest[:, None], _squared(x, norms, candidates))
+        best = int(distances.sum(0).argmin())
         chosen.append(int(candidates[best]))
-        nearest = distances[best]
+        nearest = distances[:, best]
     return x[chosen]
+
+
+def _squared(x: Tensor, norms: Tensor, chosen: Tensor) -> Tensor:
+    """Squared distances (n, chosen) of centred points to some of them, by a product."""
+    both = norms[:, None] + norms[chosen]
+    distances = torch.addmm(both, x, x[chosen].T, alpha=-2)
+    # What is left of a point's distance to itself, or to its double, is rounding: never to be drawn.
+    return torch.where(distances > 1e-6 * both, distances, 0.0)
 
 
 def _lloyd(x: Tensor, centres: Tensor, iterations: int, enough: float) -> KMeans:
