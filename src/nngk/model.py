@@ -40,9 +40,7 @@ class Answer:
     probability: float
     probabilities: dict[str, float]  # of every class, likeliest first
     evidence: list[Evidence]  # largest share first
-    unknown: (
-        float  # share of the training images that lie in a denser place than this one: near 1 is unlike all of them
-    )
+    unknown: float  # share of the images of known classes that lie in a denser place: near 1 is unlike all of them
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -52,6 +50,21 @@ class Answer:
             "probabilities": self.probabilities,
             "evidence": [vars(e) for e in self.evidence],
         }
+
+
+def strangeness(density: Tensor, familiar: Tensor) -> Tensor:
+    """The share of the familiar log densities (sorted) that are higher; below the lowest it goes on towards one.
+
+    >>> strangeness(torch.tensor([5.0, 1.5, 0.0, -9.0]), torch.tensor([1.0, 2.0, 3.0])).mul(100).round().tolist()
+    [0.0, 50.0, 93.0, 100.0]
+    """
+    n = len(familiar)
+    if not n:
+        return torch.ones_like(density)
+    share = (n - torch.searchsorted(familiar, density)) / (n + 1)
+    # Few images leave large steps: how far below the last of them tells apart what their number cannot.
+    beyond = (familiar[0] - density).clamp(min=0) / familiar.std(correction=0).clamp(min=1e-6)
+    return torch.where(beyond > 0, 1 - torch.exp(-beyond) / (n + 1), share)
 
 
 class Model:
@@ -84,7 +97,7 @@ class Model:
         self.sigma = sigma
         self.class_names = list(class_names)
         self.sources = list(sources)
-        self.familiar = familiar.detach().cpu().sort().values  # log densities of training images, own centre left out
+        self.familiar = familiar.detach().cpu().sort().values  # log densities at images of the known classes
         self.n_neighbours = n_neighbours
         self.softmax = None if softmax is None else {k: t.detach().to(self.device) for k, t in softmax.items()}
         self.info = info or {}
@@ -179,7 +192,7 @@ class Model:
             return []
         found = self.predict(embeddings)
         probabilities = self.probabilities(embeddings)
-        denser = 1 - torch.searchsorted(self.familiar, found.log_density.cpu()) / max(1, len(self.familiar))
+        denser = strangeness(found.log_density.cpu(), self.familiar)
         order = probabilities.argsort(dim=1, descending=True, stable=True)
         largest = found.shares.argsort(dim=1, descending=True, stable=True)[:, :evidence]
         return [

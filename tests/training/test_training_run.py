@@ -353,14 +353,23 @@ def test_unknown_device(data, tmp_path):
 # -- what is left
 
 
-def test_unknown_scores_of_the_bank_are_its_own_densities(data, tmp_path):
-    """``familiar`` holds the density at every training image without its own kernel, by plain search."""
-    model = train(data, settings(n_neighbours=0, epochs=1), out=tmp_path / "m")
+def test_familiar_are_the_densities_at_images_of_known_classes(data, tmp_path):
+    """At validation images; without any, at every training image without its own kernel. By plain search."""
+
+    def density(x, model, others):
+        squared = squared_distances(x, model.centres, others)
+        return (model.theta[others] - squared / (2 * model.sigma**2)).logsumexp(1).sort().values
+
+    s = settings(n_neighbours=0, epochs=1)
+    model = train(data, s, out=tmp_path / "m")
+    val = split(data, s.task, s.val_fraction, s.test_fraction, s.seed).val
+    everyone = torch.arange(len(model.centres)).repeat(len(val), 1)
+    expected = density(model.embed(val.paths), model, everyone)
+    torch.testing.assert_close(model.familiar, expected, rtol=1e-3, atol=1e-3)
+    model = train(data, settings(n_neighbours=0, epochs=1, val_fraction=0.0), out=tmp_path / "n")
     m = len(model.centres)
     others = torch.tensor([[j for j in range(m) if j != i] for i in range(m)])
-    squared = squared_distances(model.centres, model.centres, others)
-    density = (model.theta[others] - squared / (2 * model.sigma**2)).logsumexp(1).sort().values
-    torch.testing.assert_close(model.familiar, density, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(model.familiar, density(model.centres, model, others), rtol=1e-4, atol=1e-4)
 
 
 def test_the_saved_model_is_the_returned_one(data, tmp_path):

@@ -43,7 +43,7 @@ def finish(run: Run, seconds: float) -> Model:
         sigma=sigma,
         class_names=table.class_names,
         sources=[str(path) for path in table.paths],
-        familiar=familiar_densities(bank.centres, bank.theta.detach(), sigma, bank.considered),
+        familiar=familiar_densities(run, sigma),
         n_neighbours=bank.considered,
         softmax=softmax_layer(run),
         info=info,
@@ -67,8 +67,16 @@ def classifier_sigma(run: Run) -> float:
     return kernel_log_probabilities(run, run.bank.centres, x, labels)[0]
 
 
-def familiar_densities(centres: Tensor, theta: Tensor, sigma: float, k: int, limit: int = 10_000) -> Tensor:
-    """Log densities at training images without their own kernels: what 'familiar' looks like."""
+def familiar_densities(run: Run, sigma: float, limit: int = 10_000) -> Tensor:
+    """Log densities at images of the known classes: what 'familiar' looks like.
+
+    At validation images where these are of the trained classes: the trained ones lie closer together than any new image
+    will. Else at the training images, each without its own kernel.
+    """
+    centres, theta, k = run.bank.centres, run.bank.theta.detach(), run.bank.considered
+    if run.settings.task == "classify" and len(run.parts.val):
+        squared, found = Exact(centres).search(run.embed(run.parts.val)[:limit], min(k, len(centres)))
+        return log_density(log_kernels(squared, sigma, theta[found]))
     chosen = torch.arange(len(centres), device=centres.device)
     if len(centres) > limit:
         chosen = torch.linspace(0, len(centres) - 1, limit, device=centres.device).long()
