@@ -130,7 +130,7 @@ def classify_rates(preset: str, loss: str) -> tuple[float, ...]:
     if preset == "best":
         return (3e-5, 1e-4, 3e-4)
     if preset == "frozen":
-        return (3e-4, 1e-3, 3e-3)
+        return (1e-4, 1e-3, 1e-2)
     # The text gives the kernels' rate and leaves softmax's open ('hyperparameters that minimise the validation loss').
     return () if loss == "nngk" else (BASE_RATE * BATCH, 1e-3, 3e-3)
 
