@@ -47,7 +47,7 @@ def at_once(device: torch.device, side: int | None) -> int:
     """How many images of a side, or cached features (None), are embedded fastest together.
 
     A GPU wants many. On a CPU large maps are given back to the system after every layer and fetched again: few images
-    at a time were up to 2.5 times as fast.
+    at a time are faster.
 
     >>> cpu = torch.device("cpu")
     >>> at_once(cpu, 224), at_once(cpu, 32), at_once(cpu, None)

@@ -8,13 +8,12 @@ import torch
 
 from nngk.data import split
 from nngk.embedding import embed
-from nngk.networks import create_network
 from nngk.paper.classification import classify_trial
 from nngk.paper.trial import Experiment, Job, Trial, View
 from nngk.predict import predict
 from nngk.search import Exact
 from nngk.sigma import best_sigma
-from nngk.training.parts import image_parts, input_spec
+from nngk.training.parts import image_parts, network_of
 from nngk.training.run import pick_device
 from nngk.training.validation import classification_scores
 
@@ -24,17 +23,7 @@ def untrained(job: Job) -> dict[str, Any]:
     started = time.perf_counter()
     s, device = job.settings, pick_device(job.settings.device)
     torch.manual_seed(job.seed)
-    network = create_network(
-        s.network,
-        dim=s.dim,
-        weights=s.weights,
-        pool=s.pool,
-        layers=s.layers,
-        layer_norm=s.layer_norm,
-        normalise=s.normalise,
-    )
-    network.input = input_spec(network, s)
-    network = network.to(device)
+    network = network_of(s).to(device)
     tables = split(job.table, "classify", s.val_fraction, s.test_fraction, job.seed)
     parts = image_parts(tables, network.input, s, job.folder)
     centres, val, test = (

@@ -70,6 +70,7 @@ class EmbeddingFile:
             except MissingExtra as error:
                 say(f"No map: {error}")
                 return None
+            del self.arrays["components"]  # the larger part of the file has served
             write_arrays(self.path, self.arrays)
         return self.arrays["xy"]
 

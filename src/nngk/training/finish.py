@@ -74,12 +74,13 @@ def familiar_densities(run: Run, sigma: float, limit: int = 10_000) -> Tensor:
     will. Else at the training images, each without its own kernel.
     """
     centres, theta, k = run.bank.centres, run.bank.theta.detach(), run.bank.considered
-    if run.settings.task == "classify" and len(run.parts.val):
-        squared, found = Exact(centres).search(run.embed(run.parts.val)[:limit], min(k, len(centres)))
+    new = run.settings.task == "classify" and len(run.parts.val) > 0
+    x = run.embed(run.parts.val) if new else centres
+    # Evenly over all of them: they lie class by class.
+    chosen = torch.linspace(0, len(x) - 1, min(limit, len(x)), dtype=torch.float64).round().long().to(x.device)
+    if new:
+        squared, found = Exact(centres).search(x[chosen], min(k, len(centres)))
         return log_density(log_kernels(squared, sigma, theta[found]))
-    chosen = torch.arange(len(centres), device=centres.device)
-    if len(centres) > limit:
-        chosen = torch.linspace(0, len(centres) - 1, limit, device=centres.device).long()
     found = Exact(centres).search(centres[chosen], min(k + 1, len(centres)))[1]
     others = found.masked_fill(found == chosen[:, None], -1)
     squared = squared_distances(centres[chosen], centres, others)

@@ -57,8 +57,8 @@ class _Capture:
         del out  # with it goes what autograd remembers of that stream
         torch.cuda.current_stream().wait_stream(side)
         self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        # A graph's kernels keep the priority of the stream they are captured on: a refresh in the background waits for
-        # them and not they for it. Other threads may use the GPU during the capture: a loader, a refresh.
+        # A graph's kernels keep the priority of the stream they are captured on: those of a refresh in the background
+        # come second. Other threads may use the GPU during the capture: a loader, a refresh.
         how: dict[str, Any] = {"stream": torch.cuda.Stream(priority=-1), "capture_error_mode": "thread_local"}
         with torch.cuda.graph(self.forward, **how):
             out = self._embed(network)

@@ -14,7 +14,7 @@ from nngk.data.resident import Resident, kept
 from nngk.embedding import ImageSource, Rows, embed, untransformed
 from nngk.errors import InputError
 from nngk.files import read_tensors, write_tensors
-from nngk.networks import EmbeddingNetwork, InputSpec
+from nngk.networks import EmbeddingNetwork, InputSpec, create_network
 from nngk.progress import task, watch
 from nngk.training.config import Settings
 
@@ -41,6 +41,23 @@ class Parts:
     test: Part
     augment: Transform  # for training steps
     plain: Transform  # without randomness, for the bank and for scores
+
+
+def network_of(settings: Settings) -> EmbeddingNetwork:
+    """The network that the settings describe, with its weights and its input."""
+    s = settings
+    network = create_network(
+        s.network,
+        dim=s.wide or s.dim or None,
+        weights=s.weights,
+        pool=s.pool,
+        layers=s.layers,
+        dropout=s.dropout,
+        layer_norm=s.layer_norm,
+        normalise=s.normalise,
+    )
+    network.input = input_spec(network, s)
+    return network
 
 
 def input_spec(network: EmbeddingNetwork, settings: Settings) -> InputSpec:

@@ -15,7 +15,7 @@ from nngk.device import pick_device as pick_device
 from nngk.embedding import embed
 from nngk.errors import InputError
 from nngk.loss import GaussianKernelLoss
-from nngk.networks import EmbeddingNetwork, create_network
+from nngk.networks import EmbeddingNetwork
 from nngk.networks.discriminant import start_embedding
 from nngk.networks.reduction import reduce_embedding
 from nngk.refresh import Refreshed, Refresher, interval_in_steps
@@ -33,7 +33,7 @@ from nngk.training.parts import (
     Projection,
     feature_parts,
     image_parts,
-    input_spec,
+    network_of,
     resident_parts,
 )
 from nngk.training.profile import Stage, unwatched
@@ -88,20 +88,8 @@ class Run:
     # -- building
 
     def _network(self) -> EmbeddingNetwork:
-        s = self.settings
-        network = create_network(
-            s.network,
-            dim=s.wide or s.dim or None,
-            weights=s.weights,
-            pool=s.pool,
-            layers=s.layers,
-            dropout=s.dropout,
-            layer_norm=s.layer_norm,
-            normalise=s.normalise,
-        )
-        network.input = input_spec(network, s)
-        # Rows of images in the layout that convolutions on a GPU read fastest.
-        return network.to(self.device).to(memory_format=torch.channels_last)
+        # Rows of images in the layout that convolutions read fastest.
+        return network_of(self.settings).to(self.device).to(memory_format=torch.channels_last)
 
     @property
     def pretrained(self) -> bool:
