@@ -24,25 +24,26 @@ _COMPILED: dict[tuple[Any, ...], Any] = {}
 
 def launch(
     kernel: Any,
-    programs: int,
+    programs: int | tuple[int, int],
     tensors: tuple[Tensor, ...],
     numbers: tuple[int, ...],
-    constants: tuple[int | bool, ...],
+    constants: tuple[int | float, ...],
     warps: int = 4,
 ) -> None:
     """Run ``kernel``, whose parameters are some tensors, then numbers it is not specialised for, then constants."""
     arguments = (*tensors, *numbers, *constants)
+    grid = (programs, 1, 1) if isinstance(programs, int) else (*programs, 1)
     # With a mixture of aligned and other addresses one key would stand for several kernels.
     if interpreted() or any(t.data_ptr() & 15 for t in tensors):
-        kernel[(programs,)](*arguments, num_warps=warps)
+        kernel[grid](*arguments, num_warps=warps)
         return
     # What Triton decides by, besides the addresses: types and constants.
     key = (id(kernel), constants, tuple([t.dtype for t in tensors]), warps, tensors[0].get_device())
     compiled = _COMPILED.get(key)
     if compiled is None:
-        _COMPILED[key] = kernel[(programs,)](*arguments, num_warps=warps)
+        _COMPILED[key] = kernel[grid](*arguments, num_warps=warps)
     else:
-        compiled[(programs, 1, 1)](*arguments)
+        compiled[grid](*arguments)
 
 
 def blocks(tiles: Tiles, dim: int, count: int) -> tuple[int, int]:

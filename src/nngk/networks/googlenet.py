@@ -7,6 +7,8 @@ weights. Parameter names follow torchvision's where the layers correspond.
 import torch
 from torch import Tensor, nn
 
+from nngk.kernel_triton import usable
+
 # Channels of each inception block: input, 1x1, 3x3 reduce, 3x3, 5x5 reduce, 5x5, pool projection.
 INCEPTIONS: dict[str, tuple[int, int, int, int, int, int, int]] = {
     "3a": (192, 64, 96, 128, 16, 32, 32),
@@ -33,7 +35,38 @@ class ConvReLU(nn.Module):
         nn.init.constant_(self.conv.bias, 0.2)
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.is_cuda and _answers_alone() and torch.backends.cudnn.is_available():
+            dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+            given = [t.to(dtype) for t in (x, self.conv.weight, self.conv.bias)]
+            return torch.cudnn_convolution_relu(*given, self.conv.stride, self.conv.padding, (1, 1), 1)
         return torch.relu(self.conv(x))
+
+
+class MaxPool(nn.MaxPool2d):
+    """Max pooling, on a GPU without the places of the maxima where no gradient will ask for them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if _answers_alone() and usable(x):
+            from nngk.networks.googlenet_triton import max_pool
+
+            return max_pool(x, self.kernel_size, self.stride, self.padding, self.ceil_mode)
+        return super().forward(x)
+
+
+class LocalResponseNorm(nn.LocalResponseNorm):
+    """Local response normalisation, on a GPU in one pass."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if usable(x) and not torch.compiler.is_compiling():
+            from nngk.networks.googlenet_triton import local_response_norm
+
+            return local_response_norm(x, self.size, self.alpha, self.beta, self.k)
+        return super().forward(x)
+
+
+def _answers_alone() -> bool:
+    """Whether neither a gradient nor a compiler follows what is computed."""
+    return not (torch.is_grad_enabled() or torch.compiler.is_compiling())
 
 
 class Inception(nn.Module):
@@ -44,7 +77,7 @@ class Inception(nn.Module):
         self.branch1 = ConvReLU(inputs, one, 1)
         self.branch2 = nn.Sequential(ConvReLU(inputs, reduce3, 1), ConvReLU(reduce3, three, 3, padding=1))
         self.branch3 = nn.Sequential(ConvReLU(inputs, reduce5, 1), ConvReLU(reduce5, five, 5, padding=2))
-        self.branch4 = nn.Sequential(nn.MaxPool2d(3, 1, padding=1), ConvReLU(inputs, pool, 1))
+        self.branch4 = nn.Sequential(MaxPool(3, 1, padding=1), ConvReLU(inputs, pool, 1))
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.cat([self.branch1(x), self.branch2(x), self.branch3(x), self.branch4(x)], 1)
@@ -67,8 +100,8 @@ class GoogLeNetBVLC(nn.Module):
         for block, channels in INCEPTIONS.items():
             self.add_module(f"inception{block}", Inception(*channels))
         # Caffe rounds the size of a pooled map up.
-        self.pool = nn.MaxPool2d(3, 2, ceil_mode=True)
-        self.lrn = nn.LocalResponseNorm(5, alpha=1e-4, beta=0.75, k=1.0)
+        self.pool = MaxPool(3, 2, ceil_mode=True)
+        self.lrn = LocalResponseNorm(5, alpha=1e-4, beta=0.75, k=1.0)
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
         x = self.lrn(self.pool(self.conv1(x)))
