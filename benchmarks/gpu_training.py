@@ -47,6 +47,7 @@ from nngk.training.profile import StepProfile, unwatched
 from nngk.training.run import Run
 
 PAPER = 0.5115  # Recall@1 on CUB of the paper's GoogLeNet with 64 dimensions
+NEVER = 1 << 40  # steps between two refreshes
 FILES = {"googlenet-bvlc": "googlenet_bvlc_fp16.safetensors", "resnet50-v1": "resnet50_v1_fp16.safetensors"}
 
 
@@ -182,11 +183,10 @@ def section_step(args: argparse.Namespace, report: Report, device: torch.device,
 # -- real training: CUB, with and without a refresh
 
 
-def timed_epochs(run: Run, every: int, background: bool, epochs: int) -> tuple[float, float]:
+def timed_epochs(run: Run, epochs: int) -> tuple[float, float]:
     """Images and seconds of some epochs in the middle of training, the refreshes that are due among them."""
     wait(run.device)
     seen, begin = 0.0, time.perf_counter()
-    run.refresher = Refresher(run.bank, run.refresher.embed, every, Exact(), background)
     for _ in range(epochs):
         loop.train_epoch(run, lambda: False, begin)
         seen += run.at.batch * run.settings.batch_size
@@ -195,16 +195,21 @@ def timed_epochs(run: Run, every: int, background: bool, epochs: int) -> tuple[f
     return seen, time.perf_counter() - begin
 
 
+def refresh_every(run: Run, every: int, background: bool) -> None:
+    given = run.refresher
+    run.refresher = Refresher(run.bank, given.embed, every, Exact(), background, given.prepare)
+
+
 def compare_refreshes(args: argparse.Namespace, report: Report, run: Run, name: str) -> None:
-    """None, blocking and background side by side, after an epoch of warm-up."""
-    never = 1 << 40
-    timed_epochs(run, never, False, 1)
+    """None, blocking and background side by side, each after an epoch of warm-up: what is captured is captured once."""
     speeds = {}
     for mode in ("none", "blocking", "background"):
-        every = never if mode == "none" else run.steps_per_epoch
-        images, seconds = timed_epochs(run, every, mode == "background", 1 if args.quick else 2)
+        refresh_every(run, NEVER if mode == "none" else run.steps_per_epoch, mode == "background")
+        timed_epochs(run, 1)
+        before = len(run.refresher.history)
+        images, seconds = timed_epochs(run, 1 if args.quick else 3)
         speeds[mode] = images / seconds
-        history = run.refresher.history
+        history = run.refresher.history[before:]
         run.refresher.finish(run.at.step)
         note = f"{speeds[mode] / speeds['none']:.1%} of none"
         if history:
@@ -349,10 +354,9 @@ def section_compile(args: argparse.Namespace, report: Report, device: torch.devi
                 folder.mkdir()
                 s = settings(args, network, batch, lr=1e-6, epochs=100, compile=chosen)
                 run = Run(split(table, s.task, s.val_fraction, s.test_fraction, s.seed), s, folder)
-                begin = time.perf_counter()
-                timed_epochs(run, 1 << 40, False, 1)
-                first = time.perf_counter() - begin
-                images, seconds = timed_epochs(run, 1 << 40, False, 1)
+                refresh_every(run, NEVER, False)
+                _, first = timed_epochs(run, 1)
+                images, seconds = timed_epochs(run, 1)
                 speeds.append(images / seconds)
                 note = f"first epoch {first:.1f} s; {speeds[-1] / speeds[0]:.2f}x off"
                 report("compile", f"{network}, batch {batch}, compile {chosen}", speeds[-1], "images/s", note)

@@ -241,3 +241,31 @@ def test_intervals(interval, steps):
 def test_intervals_that_are_none(interval):
     with pytest.raises(InputError, match="'50 steps'"):
         interval_in_steps(interval, 40)
+
+
+def test_a_snapshot_is_called_through_what_is_prepared_for_it():
+    bank, network = CentreBank(torch.tensor([0, 0, 1, 1]), 2, 2), nn.Linear(2, 2)
+    pictures, calls = torch.randn(4, 2), []
+
+    class Counting(nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x):
+            calls.append(self.inner)
+            return self.inner(x)
+
+    def embed(called):
+        return called(pictures).detach()
+
+    refresher = Refresher(bank, embed, 1, background=True, prepare=Counting)
+    refresher.before_step(0, network)  # the first bank comes from the network itself
+    assert not calls
+    for step in (1, 2):
+        with torch.no_grad():
+            network.weight.add_(1.0)
+        refresher.before_step(step, network)
+        refresher.finish(step)
+        torch.testing.assert_close(bank.centres, network(pictures).detach())
+    assert len(calls) == 2 and calls[0] is calls[1] is not network

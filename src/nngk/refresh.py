@@ -63,6 +63,7 @@ class Refresher:
         every: the interval in steps.
         engine: neighbour search; it is kept from refresh to refresh, so that a graph can be updated instead of rebuilt.
         background: compute in a thread, from a snapshot of the weights.
+        prepare: what the snapshot is called through, where there is a faster way than the network itself.
     """
 
     def __init__(
@@ -72,13 +73,16 @@ class Refresher:
         every: int,
         engine: Engine | None = None,
         background: bool = False,
+        prepare: Callable[[nn.Module], nn.Module] | None = None,
     ) -> None:
         self.bank, self.embed, self.every, self.engine, self.background = bank, embed, every, engine, background
+        self.prepare = prepare
         self.history: list[Refreshed] = []
         self._list_recall = 1.0
         self.overrun = 0  # refreshes that fell due while one was still under way; reported, never piled up
         self._answered = -1  # the last step for which a refresh was due; a loop may come to a boundary twice
-        self._shadow: nn.Module | None = None
+        self._shadow: nn.Module | None = None  # the snapshot's own module, and what it is called through
+        self._prepared: nn.Module | None = None
         self._stream: torch.cuda.Stream | None = None  # one for all refreshes: each would keep memory of its own
         self._pending: _Pending | None = None
 
@@ -117,11 +121,12 @@ class Refresher:
 
     def _snapshot(self, network: nn.Module) -> nn.Module:
         # Train or eval mode belongs to a module, so the snapshot needs a module of its own.
-        if self._shadow is None:
-            self._shadow = copy.deepcopy(network)
+        if self._shadow is None or self._prepared is None:
+            self._shadow = copy.deepcopy(network).requires_grad_(False)
+            self._prepared = self._shadow if self.prepare is None else self.prepare(self._shadow)
         else:
             self._shadow.load_state_dict(network.state_dict())
-        return self._shadow.requires_grad_(False)
+        return self._prepared
 
     def _side_stream(self, network: nn.Module) -> "torch.cuda.Stream | None":
         parameter = next(network.parameters(), None)

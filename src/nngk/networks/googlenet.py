@@ -36,10 +36,32 @@ class ConvReLU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.is_cuda and _answers_alone() and torch.backends.cudnn.is_available():
-            dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
-            given = [t.to(dtype) for t in (x, self.conv.weight, self.conv.bias)]
-            return torch.cudnn_convolution_relu(*given, self.conv.stride, self.conv.padding, (1, 1), 1)
+            return self._in_one(x)
         return torch.relu(self.conv(x))
+
+    def _in_one(self, x: Tensor) -> Tensor:
+        """Convolution, bias and ReLU in one kernel."""
+        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+        x, weight, bias = (t.to(dtype) for t in (x, self.conv.weight, self.conv.bias))
+        stride, padding = self.conv.stride, self.conv.padding
+        if x.shape[1] == 3 and x.shape[2] % 2 == x.shape[3] % 2 == 0:
+            x, weight, stride, padding = *in_blocks(x, weight), (1, 1), (0, 0)
+        return torch.cudnn_convolution_relu(x, weight, bias, stride, padding, (1, 1), 1)
+
+
+def in_blocks(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Colour images of even sides and weights of 7×7 in blocks of 2×2 pixels, padding included.
+
+    The first convolution, with a stride of two, is then one of 4×4 blocks without a stride: three channels keep a GPU's
+    matrix units waiting, twelve do not.
+
+    >>> x, w = torch.randn(1, 3, 10, 12), torch.randn(5, 3, 7, 7)
+    >>> torch.allclose(nn.functional.conv2d(*in_blocks(x, w)), nn.functional.conv2d(x, w, stride=2, padding=3), atol=1e-4)
+    True
+    """
+    blocks = nn.functional.pixel_unshuffle(nn.functional.pad(x, (4, 2, 4, 2)), 2)
+    weight = nn.functional.pixel_unshuffle(nn.functional.pad(weight, (1, 0, 1, 0)), 2)
+    return tuple(t.contiguous(memory_format=torch.channels_last) for t in (blocks, weight))
 
 
 class MaxPool(nn.MaxPool2d):

@@ -24,7 +24,7 @@ from nngk.rivals.base import RivalLoss
 from nngk.search import Choice, Engine, choose, create_engine
 from nngk.training.checkpoint import load_checkpoint, put_back, save_checkpoint, tensors_of
 from nngk.training.config import Settings
-from nngk.training.graphs import Graphed
+from nngk.training.graphs import Graphed, Replayed
 from nngk.training.optimiser import create_optimiser
 from nngk.training.parts import (
     Features,
@@ -83,6 +83,7 @@ class Run:
             interval_in_steps(settings.update_interval, self.steps_per_epoch),
             self._engine(),
             settings.background,
+            Replayed if isinstance(self.stepping, Graphed) else None,
         )
 
     # -- building
