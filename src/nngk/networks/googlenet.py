@@ -28,6 +28,7 @@ class ConvReLU(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int = 0) -> None:
         super().__init__()
+        self.stride, self.padding = stride, padding
         self.conv = nn.Conv2d(inputs, outputs, kernel, stride, padding)
         # Caffe's own filler for this network.
         nn.init.xavier_uniform_(self.conv.weight)
@@ -42,11 +43,12 @@ class ConvReLU(nn.Module):
     def _in_one(self, x: Tensor) -> Tensor:
         """Convolution, bias and ReLU in one kernel."""
         dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
-        x, weight, bias = (t.to(dtype) for t in (x, self.conv.weight, self.conv.bias))
-        stride, padding = self.conv.stride, self.conv.padding
+        assert self.conv.bias is not None
+        x, weight, bias = x.to(dtype), self.conv.weight.to(dtype), self.conv.bias.to(dtype)
+        stride, padding = self.stride, self.padding
         if x.shape[1] == 3 and x.shape[2] % 2 == x.shape[3] % 2 == 0:
-            x, weight, stride, padding = *in_blocks(x, weight), (1, 1), (0, 0)
-        return torch.cudnn_convolution_relu(x, weight, bias, stride, padding, (1, 1), 1)
+            (x, weight), stride, padding = in_blocks(x, weight), 1, 0
+        return torch.cudnn_convolution_relu(x, weight, bias, (stride, stride), (padding, padding), (1, 1), 1)
 
 
 def in_blocks(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -56,23 +58,29 @@ def in_blocks(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     matrix units waiting, twelve do not.
 
     >>> x, w = torch.randn(1, 3, 10, 12), torch.randn(5, 3, 7, 7)
-    >>> torch.allclose(nn.functional.conv2d(*in_blocks(x, w)), nn.functional.conv2d(x, w, stride=2, padding=3), atol=1e-4)
+    >>> expected = nn.functional.conv2d(x, w, stride=2, padding=3)
+    >>> torch.allclose(nn.functional.conv2d(*in_blocks(x, w)), expected, atol=1e-4)
     True
     """
     blocks = nn.functional.pixel_unshuffle(nn.functional.pad(x, (4, 2, 4, 2)), 2)
     weight = nn.functional.pixel_unshuffle(nn.functional.pad(weight, (1, 0, 1, 0)), 2)
-    return tuple(t.contiguous(memory_format=torch.channels_last) for t in (blocks, weight))
+    last = torch.channels_last
+    return blocks.contiguous(memory_format=last), weight.contiguous(memory_format=last)
 
 
-class MaxPool(nn.MaxPool2d):
+class MaxPool(nn.Module):
     """Max pooling, on a GPU without the places of the maxima where no gradient will ask for them."""
+
+    def __init__(self, side: int, stride: int, padding: int = 0, ceil_mode: bool = False) -> None:
+        super().__init__()
+        self.side, self.stride, self.padding, self.ceil_mode = side, stride, padding, ceil_mode
 
     def forward(self, x: Tensor) -> Tensor:
         if _answers_alone() and usable(x):
             from nngk.networks.googlenet_triton import max_pool
 
-            return max_pool(x, self.kernel_size, self.stride, self.padding, self.ceil_mode)
-        return super().forward(x)
+            return max_pool(x, self.side, self.stride, self.padding, self.ceil_mode)
+        return nn.functional.max_pool2d(x, self.side, self.stride, self.padding, ceil_mode=self.ceil_mode)
 
 
 class LocalResponseNorm(nn.LocalResponseNorm):

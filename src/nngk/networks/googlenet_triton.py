@@ -1,3 +1,4 @@
+# mypy: disallow-untyped-defs=False
 """GoogLeNet's local response normalisation and max pooling as one pass over a channels-last map each.
 
 PyTorch builds the normalisation out of a three-dimensional pooling, powers and copies, mostly in float32, and its
