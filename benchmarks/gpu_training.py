@@ -292,11 +292,10 @@ def section_training(args: argparse.Namespace, report: Report, device: torch.dev
 
 def section_target(args: argparse.Namespace, report: Report, device: torch.device, table: ImageTable) -> None:
     """Seconds of training until the test classes are retrieved as well as in the paper."""
-    chosen = {} if args.quick else {**metric_settings("best", 64).to_dict(), **settings_of_machine(args)}
-    chosen |= json.loads(args.settings.read_text(encoding="utf-8")) if args.settings else {}
+    s = of_this_machine(args, metric_settings("best", 64))
+    s = replace(s, **(json.loads(args.settings.read_text(encoding="utf-8")) if args.settings else {}))
     with tempfile.TemporaryDirectory() as home:
         begin = time.perf_counter()
-        s = settings(args, "googlenet-bvlc", 32, **chosen)
         folder = Path(home) / "run"
         folder.mkdir()
         run = Run(split(table, s.task, s.val_fraction, s.test_fraction, s.seed), s, folder)
@@ -335,10 +334,14 @@ def narrowed(run: Run) -> EmbeddingNetwork:
     return network
 
 
-def settings_of_machine(args: argparse.Namespace) -> dict[str, Any]:
-    """What a recipe leaves open: where the weights and the decoded images are."""
-    name = "googlenet-bvlc"
-    return {"network": name, "weights": str(args.weights / FILES[name]), "cache": str(args.cache), "val_fraction": 0.0}
+def of_this_machine(args: argparse.Namespace, recipe: Settings) -> Settings:
+    """A recipe with what it leaves open: where the weights and the decoded images are, and no class held out."""
+    given = settings(args, "googlenet-bvlc", recipe.batch_size)
+    place = {name: getattr(given, name) for name in ("network", "weights", "cache", "val_fraction", "threads")}
+    if args.quick:  # the recipe's course, small
+        small = ("dim", "resize", "crop_size", "n_neighbours", "batch_size", "device", "epochs")
+        place |= {name: getattr(given, name) for name in small} | {"wide": 12, "layers": 1}
+    return replace(recipe, **place)
 
 
 def section_compile(args: argparse.Namespace, report: Report, device: torch.device, table: ImageTable) -> None:

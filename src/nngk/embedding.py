@@ -50,12 +50,13 @@ def at_once(device: torch.device, side: int | None) -> int:
     at a time are faster.
 
     >>> cpu = torch.device("cpu")
-    >>> at_once(cpu, 224), at_once(cpu, 32), at_once(cpu, None)
-    (8, 256, 4096)
+    >>> at_once(cpu, 224), at_once(cpu, 32), at_once(cpu, None), at_once(torch.device("cuda"), 448)
+    (8, 256, 4096, 128)
     """
     if side is None:
         return 4096
-    return 256 if device.type == "cuda" else max(1, min(256, 8 * 224**2 // side**2))
+    few, many = (512, 512) if device.type == "cuda" else (8, 256)
+    return max(1, min(many, few * 224**2 // side**2))
 
 
 def embed(
