@@ -221,6 +221,21 @@ def compare_refreshes(args: argparse.Namespace, report: Report, run: Run, name: 
     report("refresh", f"{name}, background / blocking", speeds["background"] / speeds["blocking"], "x", "bar at 128: 1")
 
 
+def replays(report: Report, run: Run, name: str) -> None:
+    """How far a replayed refresh is from the network itself once the weights have changed."""
+    if run.refresher.prepare is None:
+        return
+    shadow = copy.deepcopy(run.network).requires_grad_(False)
+    called = run.refresher.prepare(shadow)
+    run.embed(run.parts.train, called)  # captured here
+    with torch.no_grad():
+        for parameter in shadow.parameters():
+            parameter.mul_(1.01)
+    found, expected = (run.embed(run.parts.train, which) for which in (called, shadow))
+    error = float((found - expected).norm() / expected.norm())
+    report("refresh", f"{name}, replayed, error of the centres", error, "rel", "against the network itself")
+
+
 def waits(report: Report, run: Run, name: str, count: int = 6) -> None:
     """How often the host waits for the GPU in a step; the first step may, to place what stays there."""
     if run.device.type != "cuda":
@@ -276,6 +291,7 @@ def section_training(args: argparse.Namespace, report: Report, device: torch.dev
             kind = type(run.parts.train.source).__name__
             note = f"images read by {kind}, {len(run.parts.train)} in all"
             report("training", f"{name}, ready after", time.perf_counter() - begin, "s", note)
+            replays(report, run, name)
             compare_refreshes(args, report, run, name)
             profiles = args.out / "profile" if (network, batch) == ("googlenet-bvlc", 20) else folder / "profile"
             try:

@@ -145,6 +145,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "update every 5 epochs": {"update_interval": 5},
         "warm-up": {"warmup": 0.1},
         "no momentum": {"momentum": 0.0},
+        "no momentum, the embedding ten times as fast": {"momentum": 0.0, "embedding_lr_factor": 10.0},
         "the rate is of the mean": {"lr": 1e-5, "weight_decay": 2e-4},
         "a tenth of the rate": {"lr": 2e-5, "weight_decay": 1e-4},
         "clipped at 1": {"clip": 1.0},

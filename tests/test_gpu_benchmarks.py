@@ -6,12 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.slow
 def test_training_benchmark(tmp_path):
     command = [sys.executable, str(ROOT / "benchmarks" / "gpu_training.py"), "--quick", "--out", str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}

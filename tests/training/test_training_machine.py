@@ -7,6 +7,7 @@ from nngk.data import read_images, split
 from nngk.errors import InputError
 from nngk.training import loop, parts
 from nngk.training.config import Settings
+from nngk.training.graphs import Replayed
 from nngk.training.run import Run
 from shapes import TINY, write_shapes
 
@@ -95,3 +96,21 @@ def test_a_replayed_step_is_the_step(data, tmp_path, dropout):
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     for a, b in zip(runs[0].network.parameters(), runs[1].network.parameters()):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_replayed_network_follows_its_weights(data, tmp_path):
+    run = make_run(data, tmp_path / "run", device="cuda", compile="graphs", amp=False)
+    assert run.refresher.prepare is Replayed
+    called = Replayed(run.network)
+    run.embed(run.parts.train, called)
+    with torch.no_grad():
+        for parameter in run.network.parameters():
+            parameter.mul_(1.1)
+    torch.testing.assert_close(run.embed(run.parts.train, called), run.embed(run.parts.train), rtol=1e-4, atol=1e-5)
+
+
+def test_without_a_gpu_nothing_is_replayed(data, tmp_path):
+    run = make_run(data, tmp_path / "run")
+    assert run.refresher.prepare is None
+    torch.testing.assert_close(run.embed(run.parts.train, Replayed(run.network)), run.embed(run.parts.train))

@@ -11,8 +11,8 @@ DATASETS = {"flowers102": "Oxford 102 Flowers", "cars196": "Stanford Cars196", "
 LOSSES = ("softmax", "nngk")
 EXAMPLES = (2, 4, 8, 12, 16, 0)  # a class has about 24 once validation images are taken; 0: all of them
 STEPS = 750  # of a point of our curves, about, whatever its number of images
-# The rate of all points of a loss's curve, by network, chosen from three on validation images: GoogLeNet's on birds with
-# all training images, ResNet50's on Flowers (results/fine-grained.csv), which serve the networks that have none.
+# The rate of all points of a loss's curve, chosen from three on validation images: GoogLeNet's on birds with all of the
+# training images, ResNet50's on Flowers (results/fine-grained.csv), which serve the networks that have none.
 CURVE_RATES = {"googlenet": {"softmax": 3e-4, "nngk": 1e-4}, "resnet50": {"softmax": 3e-5, "nngk": 1e-4}}
 NEIGHBOURS = (5, 10, 25, 50, 100, 200, 400)
 

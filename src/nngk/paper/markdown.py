@@ -45,7 +45,8 @@ def _section(section: "Section", figures: str) -> list[str]:
         lines += [f"**{table.caption}**", "", *table_lines(table), ""]
     lines += [f"Failed: {failure}" for failure in section.failures]
     commits = ", ".join(sorted({f"`{row['commit'][:10]}`" for row in section.rows if row.get("commit")}))
-    lines.append(f"{len(section.rows)} runs, {section.seconds / 60:.1f} minutes, commit {commits}.")
+    count = f"{len(section.rows)} run{'s' if len(section.rows) > 1 else ''}"
+    lines.append(f"{count}, {section.seconds / 60:.1f} minutes, commit {commits}.")
     return lines
 
 
