@@ -140,6 +140,15 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
             "embedding_lr_factor": 10 / 3,
             "update_interval": 1,
         },
+        "Caffe's filler, 64 dimensions, embedding at the base rate": {
+            "sigma": 10 / 3**0.5,
+            "embedding_lr_factor": 1 / 3,
+        },
+        "Caffe's filler, 64 dimensions, no momentum": {
+            "sigma": 10 / 3**0.5,
+            "embedding_lr_factor": 10 / 3,
+            "momentum": 0.0,
+        },
         "embedding at the base rate": {"embedding_lr_factor": 1.0},
         "update every epoch": {"update_interval": 1},
         "update every 5 epochs": {"update_interval": 5},
