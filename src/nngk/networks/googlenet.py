@@ -36,7 +36,7 @@ class ConvReLU(nn.Module):
         nn.init.constant_(self.conv.bias, 0.2)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.is_cuda and _answers_alone() and torch.backends.cudnn.is_available():
+        if _answers_alone() and usable(x) and x.is_cuda and _has_cudnn():
             return self._in_one(x)
         return torch.relu(self.conv(x))
 
@@ -46,7 +46,7 @@ class ConvReLU(nn.Module):
         assert self.conv.bias is not None
         x, weight, bias = x.to(dtype), self.conv.weight.to(dtype), self.conv.bias.to(dtype)
         stride, padding = self.stride, self.padding
-        if x.shape[1] == 3 and x.shape[2] % 2 == x.shape[3] % 2 == 0:
+        if self.conv.kernel_size == (7, 7) and x.shape[2] % 2 == x.shape[3] % 2 == 0:
             (x, weight), stride, padding = in_blocks(x, weight), 1, 0
         return torch.cudnn_convolution_relu(x, weight, bias, (stride, stride), (padding, padding), (1, 1), 1)
 
@@ -97,6 +97,11 @@ class LocalResponseNorm(nn.LocalResponseNorm):
 def _answers_alone() -> bool:
     """Whether neither a gradient nor a compiler follows what is computed."""
     return not (torch.is_grad_enabled() or torch.compiler.is_compiling())
+
+
+def _has_cudnn() -> bool:
+    # ROCm calls its own library by the same name, without the fused convolution.
+    return torch.version.cuda is not None and torch.backends.cudnn.enabled and torch.backends.cudnn.is_available()
 
 
 class Inception(nn.Module):
