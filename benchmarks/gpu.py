@@ -7,123 +7,31 @@ than their bytes at the bandwidth of a device copy; a search cannot be faster th
 through the same code with tiny sizes on the CPU, in Triton's interpreter.
 """
 
-import argparse
-import csv
-import os
-import platform
-import sys
-import time
 import traceback
-from pathlib import Path
 from typing import Any
 
-PARSER = argparse.ArgumentParser(description=__doc__)
-PARSER.add_argument("--out", type=Path, required=True)
-PARSER.add_argument("--commit", default="")
-PARSER.add_argument("--only", nargs="*", default=[])
-PARSER.add_argument("--quick", action="store_true")
-PARSER.add_argument("--budget", type=float, default=225, help="seconds after which no new variant is tried")
-ARGS = PARSER.parse_args()
-if ARGS.quick:
-    os.environ["TRITON_INTERPRET"] = "1"
+import torch
+from gpu_googlenet import section_googlenet
+from gpu_search import section_search
+from gpu_tools import (
+    ARGS,
+    DEVICE,
+    ROWS,
+    error,
+    host_ms,
+    late,
+    milliseconds,
+    peak_mib,
+    poison,
+    record,
+    replayed,
+    write,
+)
+from torch import Tensor
 
-import torch  # noqa: E402
-import triton  # noqa: E402
-from torch import Tensor  # noqa: E402
-
-from nngk import kernel, kernel_triton_backward, kernel_triton_dense, kernel_triton_lists  # noqa: E402
-from nngk.kernel_triton import fused_all_centres_loss, fused_neighbour_loss  # noqa: E402
-from nngk.kernel_triton_launch import Tiles  # noqa: E402
-from nngk.networks.googlenet import GoogLeNetBVLC  # noqa: E402
-from nngk.search import cuda as search_cuda  # noqa: E402
-from nngk.search.cuda_kernels import Tile  # noqa: E402
-
-DEVICE = "cpu" if ARGS.quick else "cuda"
-START = time.time()
-ROWS: list[dict[str, Any]] = []
-
-
-def record(section: str, what: str, value: float, unit: str, note: str = "") -> None:
-    ROWS.append({"section": section, "what": what, "value": value, "unit": unit, "note": note})
-    print(f"[{time.time() - START:6.1f}s] {section:9} {what:58} {value:12.5g} {unit:8} {note}", flush=True)
-
-
-def late() -> bool:
-    return time.time() - START > ARGS.budget
-
-
-def wait() -> None:
-    if DEVICE == "cuda":
-        torch.cuda.synchronize()
-
-
-def milliseconds(run: Any, repeats: int = 20, warm: int = 3) -> float:
-    """Median time of a run between device events."""
-    if DEVICE == "cpu":
-        begin = time.perf_counter()
-        run()
-        return 1e3 * (time.perf_counter() - begin)
-    for _ in range(warm):
-        run()
-    marks = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
-    for first, last in marks:
-        first.record()
-        run()
-        last.record()
-    wait()
-    times = sorted(first.elapsed_time(last) for first, last in marks)
-    return times[len(times) // 2]
-
-
-def host_ms(run: Any, repeats: int = 30) -> float:
-    """Time until a run is queued, whatever the device does meanwhile."""
-    repeats = 1 if ARGS.quick else repeats
-    run()
-    wait()
-    times = []
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        run()
-        times.append(1e3 * (time.perf_counter() - begin))
-    wait()
-    return sorted(times)[repeats // 2]
-
-
-def replayed(run: Any, repeats: int = 20) -> float:
-    """The same for a captured graph: the kernels without the time Python takes to launch them."""
-    if DEVICE == "cpu":
-        return milliseconds(run)
-    run()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return milliseconds(graph.replay, repeats)
-
-
-def peak_mib(run: Any) -> float:
-    """Memory that a run takes beyond what is there before it."""
-    if DEVICE == "cpu":
-        return 0.0
-    run()
-    wait()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    run()
-    wait()
-    return (torch.cuda.max_memory_allocated() - before) / 2**20
-
-
-def poison() -> None:
-    """Leave NaN in the memory that the allocator hands out next, so that an element nobody wrote is seen."""
-    parts = [torch.full((n,), torch.nan, device=DEVICE) for n in [1 << 22, 1 << 18] + [1 << 12] * 64]
-    del parts
-
-
-def error(found: Tensor, truth: Tensor) -> float:
-    found, truth = found.detach().double(), truth.detach()
-    if not torch.isfinite(found).all():
-        return float("nan")
-    return float((found - truth).norm() / truth.norm().clamp(min=1e-300))
+from nngk import kernel, kernel_triton_backward, kernel_triton_dense, kernel_triton_lists
+from nngk.kernel_triton import fused_all_centres_loss, fused_neighbour_loss
+from nngk.kernel_triton_launch import Tiles
 
 
 def problem(n: int, m: int, k: int, dim: int, sigma: float, dtype: torch.dtype, classes: int = 10) -> list[Tensor]:
@@ -297,122 +205,6 @@ def section_loss() -> None:
         loss_variants(given, bytes_a_pass, name)
 
 
-def truth_of(x: Tensor, rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Neighbours of some points by float64 products, with the last doubt removed by differences."""
-    q = x[rows].double()
-    norms = torch.cat([part.double().square().sum(1) for part in x.split(100_000)])
-    d = torch.cat([q @ part.double().T for part in x.split(100_000)], 1).mul_(-2).add_(norms)
-    d.scatter_(1, rows[:, None], torch.inf)
-    near = d.topk(min(k + 60, len(x) - 1), dim=1, largest=False).indices.sort(dim=1).values
-    exact = torch.stack([(x[j].double() - row).square().sum(1) for j, row in zip(near, q)])
-    exact, order = exact.sort(dim=1, stable=True)
-    return exact[:, :k], near.gather(1, order)[:, :k]
-
-
-def check_search(name: str, x: Tensor, k: int, found: tuple[Tensor, Tensor]) -> None:
-    rows = torch.randperm(len(x), device=DEVICE)[: 16 if ARGS.quick else 256]
-    distances, indices = truth_of(x, rows, k)
-    same = (found[1][rows] == indices).double().mean()
-    worst = ((found[0][rows].double() - distances).abs() / distances.clamp(min=1e-30)).max()
-    record("search", f"{name} indices equal to float64", float(same), "share", f"distances {float(worst):.1e}")
-
-
-def clusters(n: int, dim: int, spread: float) -> Tensor:
-    """Normalised embeddings of classes with about 100 members, sorted by class."""
-    middles = torch.nn.functional.normalize(torch.randn(max(2, n // 100), dim, device=DEVICE), dim=1)
-    labels = torch.randint(0, len(middles), (n,), device=DEVICE).sort().values
-    noise = torch.randn(n, dim, device=DEVICE) * (spread / dim**0.5)
-    return torch.nn.functional.normalize(middles[labels] + noise, dim=1)
-
-
-def section_search() -> None:
-    k, dim, small, large = (3, 16, 60, 80) if ARGS.quick else (100, 512, 100_000, 1_000_000)
-    for n in (small, large):
-        x = torch.randn(n, dim, device=DEVICE)
-        half = x.half()
-        step = 30 if ARGS.quick else 16384
-
-        def bare(points: Tensor, step: int = step) -> None:
-            for part in points.split(step):
-                for columns in points.split(step):
-                    part @ columns.T
-
-        repeats = 5 if n == small else 1
-        floor = milliseconds(lambda half=half: bare(half), repeats, 1)
-        note = f"{2e-9 * n * n * dim / floor:.0f} TFLOP/s"
-        record("search", f"n={n} bare products float16", floor, "ms", note)
-        tiles = [Tile(128, 128, 64, 4, 3), Tile(128, 128, 64, 4, 3, True), Tile(128, 128, 64, 4, 4, True)]
-        tiles += [Tile(128, 256, 64, 8, 3, True), Tile(128, 128, 128, 4, 2, True), Tile(128, 64, 64, 4, 4, True)]
-        variants: list[tuple[str, dict[str, Any]]] = [(f"fused {tuple(t)}", {"tile": t}) for t in tiles]
-        variants = [("library products", {"fused_from": 1 << 40}), *variants]
-        if ARGS.quick:
-            variants = [(name, {"capacity": 32, "fused_from": 1, **v}) for name, v in variants[:2]]
-        best = (float("inf"), variants[0])
-        for name, extra in variants if n == small else [BEST.get("variant", variants[1])]:
-            if late() and n == small and best[0] < float("inf"):
-                break
-            try:
-                run = lambda extra=extra, x=x: search_cuda.cuda_nearest(x, x, k, True, **extra)  # noqa: E731
-                t = milliseconds(run, repeats, 1)
-                record("search", f"n={n} k={k} exact, {name}", t, "ms", f"{t / floor:.2f}x the bare products")
-                best = min(best, (t, (name, extra)), key=lambda pair: pair[0])
-            except Exception as problem_found:
-                print("search", name, repr(problem_found)[:300], flush=True)
-        BEST["variant"] = best[1]
-        extra = best[1][1]
-        again = lambda x=x, extra=extra: search_cuda.cuda_nearest(x, x, k, True, **extra)  # noqa: E731
-        record("search", f"n={n} memory", peak_mib(again), "MiB")
-        check_search(f"n={n} normal", x, k, again())
-        if n == small:
-            search_others(x, k, extra)
-            try:
-                search_parts(x, k)
-            except Exception:
-                traceback.print_exc()
-
-
-BEST: dict[str, Any] = {}
-
-
-def search_others(x: Tensor, k: int, extra: dict[str, Any]) -> None:
-    """Harder data, and the usual way."""
-    n, dim = x.shape
-    for spread in (1.0, 0.05):
-        hard = clusters(n, dim, spread)
-        t = milliseconds(lambda hard=hard: search_cuda.cuda_nearest(hard, hard, k, True, **extra), 2, 1)
-        record("search", f"n={n} clustered, spread {spread:g}", t, "ms")
-        check_search(f"n={n} clustered {spread:g}", hard, k, search_cuda.cuda_nearest(hard, hard, k, True, **extra))
-    few = torch.randint(0, 4, (2000 if not ARGS.quick else 40, 3), device=DEVICE).float()  # many exact ties
-    check_search("duplicates", few, min(k, 20), search_cuda.cuda_nearest(few, few, min(k, 20), True, **extra))
-    same = torch.ones(3000 if not ARGS.quick else 40, 8, device=DEVICE)  # more ties than a list holds
-    found = search_cuda.cuda_nearest(same, same, 5, True, **extra)[1]
-    right = torch.stack([torch.tensor([j for j in range(6) if j != i][:5]) for i in range(len(same))]).to(DEVICE)
-    record("search", "all points the same, lowest indices first", float((found == right).double().mean()), "share")
-    part = x[: 50_000 if not ARGS.quick else 40]
-
-    def usual() -> None:
-        d = torch.cdist(part, part)
-        d.fill_diagonal_(torch.inf)
-        d.topk(k, largest=False)
-
-    t = milliseconds(usual, 2, 1)
-    record("search", f"n={len(part)} torch.cdist + topk", t, "ms")
-    ours = milliseconds(lambda: search_cuda.cuda_nearest(part, part, k, True, **extra), 2, 1)
-    record("search", f"n={len(part)} exact", ours, "ms", f"cdist + topk takes {t / ours:.1f}x")
-
-
-def search_parts(x: Tensor, k: int) -> None:
-    """Where the time of a search goes, from a profile of its kernels."""
-    if DEVICE == "cpu":
-        return
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        search_cuda.cuda_nearest(x, x, k, True, **BEST["variant"][1])
-        wait()
-    events = sorted(profile.key_averages(), key=lambda e: -e.self_device_time_total)
-    for event in events[:10]:
-        record("search", f"part: {event.key[:45]}", event.self_device_time_total / 1e3, "ms", f"{event.count} calls")
-
-
 def section_dense() -> None:
     n, dim = (4, 16) if ARGS.quick else (512, 512)
     for m in (100,) if ARGS.quick else (100_000, 1_000_000):
@@ -452,71 +244,19 @@ def section_dense() -> None:
             kernel_triton_dense.BLOCKS.update(usual)
 
 
-def section_googlenet() -> None:
-    """The fused passes of GoogLeNet and the whole network without gradients, against PyTorch's own."""
-    images, size = (1, 32) if ARGS.quick else (256, 224)
-    torch.backends.cudnn.allow_tf32 = False  # of float32 convolutions; those in bfloat16 do not mind
-    network = GoogLeNetBVLC().to(DEVICE).to(memory_format=torch.channels_last).eval()
-    for channels, side in ((64, size // 4), (192, size // 4)):
-        maps = torch.randn(images, channels, side, side, device=DEVICE).mul_(50).to(torch.bfloat16)
-        maps = maps.contiguous(memory_format=torch.channels_last)
-        leaf, exact = maps.clone().requires_grad_(), maps[:8].double().requires_grad_()
-        outer = torch.randn_like(maps)
-        norm, plain = network.lrn, torch.nn.LocalResponseNorm(5, alpha=1e-4, beta=0.75, k=1.0)
-        poison()
-        y, truth = norm(leaf), plain(exact)
-        y.backward(outer)
-        truth.backward(outer[:8].double())
-        assert leaf.grad is not None and exact.grad is not None
-        name = f"normalisation, {channels} channels"
-        record("googlenet", f"{name}, error of the value", error(y[:8], truth), "rel", "bfloat16, against float64")
-        record("googlenet", f"{name}, error of the gradient", error(leaf.grad[:8], exact.grad), "rel")
-        for what, run in ((f"{name}, fused", norm), (f"{name}, PyTorch", plain)):
-            with torch.no_grad(), torch.autocast(DEVICE, torch.bfloat16):
-                record("googlenet", what, milliseconds(lambda r=run, m=maps: r(m)), "ms", "value alone")
-        with torch.no_grad():
-            same = torch.equal(network.pool(maps), torch.nn.functional.max_pool2d(maps, 3, 2, ceil_mode=True))
-        record("googlenet", f"pooling, {channels} channels, equal", float(same), "bool")
-    pictures = 50 * torch.randn(images, 3, size, size, device=DEVICE)
-    few = pictures[:8]
-    with torch.no_grad():
-        fused = network(few)
-        with torch.autocast(DEVICE, torch.bfloat16):
-            half = network(few).float()
-            quick = milliseconds(lambda: network(pictures), 10)
-    with torch.autocast(DEVICE, torch.bfloat16):  # gradients are to follow, so it goes the ordinary way
-        ordinary = milliseconds(lambda: network(pictures), 10)
-    with torch.no_grad():
-        truth = network.double()(few.double())
-    record("googlenet", "the network, float32, error", error(fused, truth), "rel", "TF32 off")
-    record("googlenet", "the network, bfloat16, error", error(half, truth), "rel")
-    record("googlenet", f"the network, {images} pictures, fused", quick, "ms")
-    note = "convolutions, biases, ReLU and pooling PyTorch's, gradients to follow"
-    record("googlenet", f"the network, {images} pictures, as training calls it", ordinary, "ms", note)
-
-
-def write() -> None:
-    ARGS.out.mkdir(parents=True, exist_ok=True)
-    device = torch.cuda.get_device_name() if DEVICE == "cuda" else platform.processor() or "cpu"
-    same = {
-        "commit": ARGS.commit,
-        "command": " ".join(["benchmarks/gpu.py", *sys.argv[1:]]),
-        "machine": platform.machine(),
-        "device": device,
-        "torch": torch.__version__,
-        "triton": triton.__version__,
-    }
-    for section in {row["section"] for row in ROWS}:
-        with (ARGS.out / f"gpu_{section}.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, ["section", "what", "value", "unit", "note", *same])
-            writer.writeheader()
-            writer.writerows({**row, **same} for row in ROWS if row["section"] == section)
+SECTIONS = {
+    "machine": section_machine,
+    "correct": section_correct,
+    "loss": section_loss,
+    "search": section_search,
+    "dense": section_dense,
+    "googlenet": section_googlenet,
+}
 
 
 def main() -> None:
     torch.manual_seed(0)
-    sections = {name[8:]: run for name, run in globals().items() if name.startswith("section_")}
-    for name, run in sections.items():
+    for name, run in SECTIONS.items():
         if ARGS.only and name not in ARGS.only:
             continue
         try:
