@@ -4,32 +4,21 @@ The interpreter has to be chosen before Triton is imported, so the tests run in 
 ``test_in_the_interpreter`` starts.
 """
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 
+from interpreter import interpreted, outside, run_in_the_interpreter
 from nngk import kernel
 from nngk.errors import InputError
 from nngk.kernel_triton import fused_all_centres_loss, fused_neighbour_loss, usable
 
-INSIDE = os.environ.get("TRITON_INTERPRET") == "1"
-interpreted = pytest.mark.skipif(not INSIDE, reason="runs inside test_in_the_interpreter")
 # The interpreter computes with numpy, which warns of the log of an empty sum.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 
-@pytest.mark.skipif(INSIDE, reason="this is the interpreter")
+@outside
 def test_in_the_interpreter():
-    pytest.importorskip("triton")
-    command = [sys.executable, "-m", "pytest", __file__, "-n", "0", "-vv", "-p", "no:cacheprovider"]
-    done = subprocess.run(
-        command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, timeout=500
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert " passed" in done.stdout
+    run_in_the_interpreter(__file__)
 
 
 def problem(batch=4, m=30, k=9, dim=19, sigma=1.5, dtype=torch.float32, classes=3, seed=0):

@@ -4,31 +4,19 @@ The interpreter has to be chosen before Triton is imported, so the tests run in 
 ``test_in_the_interpreter`` starts.
 """
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
+from interpreter import interpreted, outside, run_in_the_interpreter
 from nngk.networks.googlenet import ConvReLU, GoogLeNetBVLC, LocalResponseNorm, MaxPool, in_blocks
 
-INSIDE = os.environ.get("TRITON_INTERPRET") == "1"
-interpreted = pytest.mark.skipif(not INSIDE, reason="runs inside test_in_the_interpreter")
 
-
-@pytest.mark.skipif(INSIDE, reason="this is the interpreter")
+@outside
 def test_in_the_interpreter():
-    pytest.importorskip("triton")
-    command = [sys.executable, "-m", "pytest", __file__, "-n", "0", "-vv", "-p", "no:cacheprovider"]
-    done = subprocess.run(
-        command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, timeout=500
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert " passed" in done.stdout
+    run_in_the_interpreter(__file__)
 
 
 def map_of(*shape, dtype=torch.float32, scale=1.0, seed=0):

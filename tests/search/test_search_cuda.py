@@ -1,32 +1,21 @@
 """The GPU search against sorted float64 distances: its kernels through Triton's interpreter, the rest directly."""
 
 import itertools
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from interpreter import interpreted, outside, run_in_the_interpreter
 from nngk.errors import InputError
 from nngk.search.certain import certain_nearest
 from nngk.search.cuda import centring, cuda_nearest, error_factors, multiply, rounded, spans
 
-INSIDE = os.environ.get("TRITON_INTERPRET") == "1"
-interpreted = pytest.mark.skipif(not INSIDE, reason="runs inside test_in_the_interpreter")
 
-
-@pytest.mark.skipif(INSIDE, reason="this is the interpreter")
+@outside
 def test_in_the_interpreter():
-    pytest.importorskip("triton")
-    command = [sys.executable, "-m", "pytest", __file__, "-n", "0", "-vv", "-p", "no:cacheprovider"]
-    done = subprocess.run(
-        command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, timeout=500
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert " passed" in done.stdout
+    run_in_the_interpreter(__file__)
 
 
 def by_sorting(points, queries, k, exclude_own):
