@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from nngk.kernel_triton import device_of
 from nngk.kernel_triton_launch import launch, power_of_two
 
 ELEMENTS = 2048  # that a program holds at once
@@ -124,7 +125,8 @@ def max_pool(x: Tensor, side: int, stride: int, padding: int, ceil_mode: bool) -
     wide = min(128, power_of_two(channels))
     rows, constants = ELEMENTS // wide, (channels, height, width, out_height, out_width, side, stride, padding)
     pixels = n * out_height * out_width
-    launch(_max_pool, (-(-pixels // rows), -(-channels // wide)), (x, y), (pixels,), (*constants, rows, wide))
+    with device_of(x):
+        launch(_max_pool, (-(-pixels // rows), -(-channels // wide)), (x, y), (pixels,), (*constants, rows, wide))
     return y
 
 
@@ -147,4 +149,5 @@ def _over_pixels(kernel: Any, tensors: tuple[Tensor, ...], constants: tuple[int 
     pixels = tensors[0].numel() // channels
     wide = power_of_two(channels)
     rows = max(1, ELEMENTS // wide)
-    launch(kernel, -(-pixels // rows), tensors, (pixels,), (channels, *constants, rows, wide))
+    with device_of(tensors[0]):
+        launch(kernel, -(-pixels // rows), tensors, (pixels,), (channels, *constants, rows, wide))

@@ -1,5 +1,6 @@
 """What the trainer asks of every rival."""
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from nngk.errors import InputError
 from nngk.rivals import samplers
 
 
-class RivalLoss(nn.Module):
+class RivalLoss(nn.Module, ABC):
     """A loss on a batch of embeddings, with the batches it wants and what it has to learn itself.
 
     A subclass writes ``compute``. Where ``normalise`` is true, ``forward`` scales the embeddings to unit length before
@@ -44,9 +45,9 @@ class RivalLoss(nn.Module):
                 )
             return self.compute(functional.normalize(x) if self.normalise else x, labels)
 
+    @abstractmethod
     def compute(self, x: Tensor, labels: Tensor) -> Tensor:
         """The loss of embeddings in full precision, scaled to unit length where ``normalise`` says so."""
-        raise NotImplementedError
 
     def logits(self, embeddings: Tensor) -> Tensor:
         """Class scores (batch, n_classes), where the loss trains a classifier (``has_logits``)."""
