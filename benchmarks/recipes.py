@@ -131,7 +131,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     },
     # The readings of the text that are open: which of them trains stably from the weights the authors had?
     "paper": {
-        "literal": {},
+        "literal": {"embedding_lr_factor": 10.0},
         # Caffe's 'xavier' filler draws the embedding layer √3 larger than PyTorch does. The same network and steps with
         # PyTorch's start: σ smaller by √3, and the layer's rate by 3.
         "Caffe's filler, 64 dimensions": {"sigma": 10 / 3**0.5, "embedding_lr_factor": 10 / 3},
@@ -149,7 +149,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
             "embedding_lr_factor": 10 / 3,
             "momentum": 0.0,
         },
-        "embedding at the base rate": {"embedding_lr_factor": 1.0},
+        "embedding at the base rate": {},  # the preset; what follows changes it
         "update every epoch": {"update_interval": 1},
         "update every 5 epochs": {"update_interval": 5},
         "warm-up": {"warmup": 0.1},

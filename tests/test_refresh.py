@@ -226,7 +226,7 @@ def test_snapshot_has_no_gradients_and_leaves_the_networks_alone():
     refresher.before_step(1, network)
     refresher.finish(1)
     assert all(p.requires_grad for p in network.parameters())
-    assert not any(p.requires_grad for p in refresher._shadow.parameters())
+    assert not any(p.requires_grad for p in refresher._shadow[0].parameters())
 
 
 @pytest.mark.parametrize(

@@ -81,8 +81,7 @@ class Refresher:
         self._list_recall = 1.0
         self.overrun = 0  # refreshes that fell due while one was still under way; reported, never piled up
         self._answered = -1  # the last step for which a refresh was due; a loop may come to a boundary twice
-        self._shadow: nn.Module | None = None  # the snapshot's own module, and what it is called through
-        self._prepared: nn.Module | None = None
+        self._shadow: tuple[nn.Module, nn.Module] | None = None  # the snapshot, and what it is called through
         self._stream: torch.cuda.Stream | None = None  # one for all refreshes: each would keep memory of its own
         self._pending: _Pending | None = None
 
@@ -121,12 +120,12 @@ class Refresher:
 
     def _snapshot(self, network: nn.Module) -> nn.Module:
         # Train or eval mode belongs to a module, so the snapshot needs a module of its own.
-        if self._shadow is None or self._prepared is None:
-            self._shadow = copy.deepcopy(network).requires_grad_(False)
-            self._prepared = self._shadow if self.prepare is None else self.prepare(self._shadow)
+        if self._shadow is None:
+            shadow = copy.deepcopy(network).requires_grad_(False)
+            self._shadow = shadow, shadow if self.prepare is None else self.prepare(shadow)
         else:
-            self._shadow.load_state_dict(network.state_dict())
-        return self._prepared
+            self._shadow[0].load_state_dict(network.state_dict())
+        return self._shadow[1]
 
     def _side_stream(self, network: nn.Module) -> "torch.cuda.Stream | None":
         parameter = next(network.parameters(), None)

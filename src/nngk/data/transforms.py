@@ -55,17 +55,14 @@ class Augmentation:
             )
         count, _, height, width = batch.shape
         if self.crop == "centre" and not self.flip and self.size <= min(height, width):
-            return self._centre(batch)
-        windows, flipped = self.draw(count, height, width, generator)
-        # One small copy, which a GPU does not have to be waited for.
-        luck = _placed(torch.cat([windows.float(), flipped[:, None].float()], dim=1), batch.device)
-        pixels = _sample(batch, luck[:, :4], luck[:, 4] > 0, self.size)
-        return pixels.div_(255).sub_(_channels(self.mean, batch.device)).div_(_channels(self.std, batch.device))
-
-    def _centre(self, batch: torch.Tensor) -> torch.Tensor:
-        """The window in the middle as it lies there: nothing is drawn and nothing sampled."""
-        top, left = ((side - self.size) // 2 for side in batch.shape[-2:])
-        pixels = batch[..., top : top + self.size, left : left + self.size].float()
+            # The middle as it lies there: nothing is drawn and nothing sampled.
+            top, left = (height - self.size) // 2, (width - self.size) // 2
+            pixels = batch[..., top : top + self.size, left : left + self.size].float()
+        else:
+            windows, flipped = self.draw(count, height, width, generator)
+            # One small copy, which a GPU does not have to be waited for.
+            luck = _placed(torch.cat([windows.float(), flipped[:, None].float()], dim=1), batch.device)
+            pixels = _sample(batch, luck[:, :4], luck[:, 4] > 0, self.size)
         return pixels.div_(255).sub_(_channels(self.mean, batch.device)).div_(_channels(self.std, batch.device))
 
     def draw(

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from nngk.paper.presets import classify_rates, classify_settings
+from nngk.paper.presets import classify_rates, classify_settings, of_family
 from nngk.paper.trial import Experiment, Trial, View
 
 NETWORKS = {"alexnet": "AlexNet", "vgg16": "VGG16", "resnet50": "ResNet50"}
@@ -66,7 +66,9 @@ def curve_trial(preset: str, network: str, examples: int = 0, loss: str = "nngk"
         return trial
     images = CLASSES["cub200"] * (examples or 24)
     epochs = min(40, max(10, STEPS * trial.settings.batch_size // images))
-    rate = CURVE_RATES.get(network, CURVE_RATES["resnet50"])[loss] if preset == "best" else trial.rates[1]
+    rate = trial.rates[1]
+    if preset == "best":
+        rate = of_family(CURVE_RATES, network, CURVE_RATES["resnet50"])[loss]
     return replace(trial, settings=replace(trial.settings, epochs=epochs), rates=(rate,))
 
 

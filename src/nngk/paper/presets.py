@@ -5,12 +5,13 @@ Every reading of the text that was open is explained in docs/recipe.md; the reas
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from nngk.errors import InputError
 from nngk.paper.trial import PRESETS
 from nngk.training.config import Settings
 
+T = TypeVar("T")
 BATCH = 20  # the paper's
 BASE_RATE = 1e-5  # the paper's, for a loss that is the sum over a batch
 
@@ -98,9 +99,18 @@ def metric_settings(preset: str, dim: int, network: str = "googlenet") -> Settin
         return replace(PAPER, task="metric", dim=dim, sigma=sigma_by_size(dim))
     if preset == "frozen":
         return replace(BEST, task="metric", dim=dim, **FROZEN)
-    own = next((values for family, values in OWN.items() if network.startswith(family)), {})
+    own = of_family(OWN, network, {})
     own = own | ({"wide": None} if dim >= (own.get("wide") or 0) else {})
     return replace(BEST, task="metric", dim=dim, **own)
+
+
+def of_family(table: dict[str, T], network: str, otherwise: T) -> T:
+    """What a table has for a network, whichever of its family it is.
+
+    >>> of_family({"resnet50": 1}, "resnet50-v1", 2), of_family({"resnet50": 1}, "vgg16", 2)
+    (1, 2)
+    """
+    return next((values for family, values in table.items() if network.startswith(family)), otherwise)
 
 
 def classify_settings(preset: str, network: str, loss: str = "nngk", classes: int = 0) -> Settings:
