@@ -156,6 +156,13 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "no momentum": {"momentum": 0.0},
         "no momentum, the embedding ten times as fast": {"momentum": 0.0, "embedding_lr_factor": 10.0},
         "the rate is of the mean": {"lr": 1e-5, "weight_decay": 2e-4},
+        "the rate is of the mean, the embedding ten times as fast": {
+            "lr": 1e-5,
+            "weight_decay": 2e-4,
+            "embedding_lr_factor": 10.0,
+        },
+        "GoogLeNet's own dropout": {"dropout": 0.4},  # which its Caffe model has before the last layer
+        "the pooled features themselves": {"dim": None, "embedding_lr_factor": 1.0},  # GoogLeNet's are 1024
         "a tenth of the rate": {"lr": 2e-5, "weight_decay": 1e-4},
         "clipped at 1": {"clip": 1.0},
         "clipped at 10": {"clip": 10.0},
@@ -220,12 +227,13 @@ def resized(pixels: Tensor, side: int) -> Tensor:
     return torch.cat([part.round().clamp(0, 255).byte() for part in parts])
 
 
-def measure(run: ResidentRun, every: int) -> dict[str, Any]:
+def measure(run: ResidentRun, every: int, bare: bool = False) -> dict[str, Any]:
     """Train as the library does, validating now and then; the figures of the best epoch and of the last."""
     s, started = run.settings, time.perf_counter()
     labels = run.parts.train.labels.to(run.device)
     run.begin()
     start = {name: tensor.clone() for name, tensor in run.trainee.state_dict().items()}
+    initial = validate(run)[0]["val_recall@1"]
     generator = torch.Generator()
     history: list[dict[str, float]] = []
     for epoch in range(s.epochs):
@@ -247,10 +255,12 @@ def measure(run: ResidentRun, every: int) -> dict[str, Any]:
             scores, _ = validate(run)
             history.append({**scores, "epoch": epoch + 1, "loss": float(torch.stack(losses).mean())})
     best = max(range(len(history)), key=lambda epoch: history[epoch]["val_recall@1"])
-    blends = {f"blend{share}_recall@1": blended(run, start, share) for share in (0.3, 0.5, 0.7)}
-    others = otherwise(run)
+    others = {"start_recall@1": initial}
+    if not bare:
+        others |= {f"blend{share}_recall@1": blended(run, start, share) for share in (0.3, 0.5, 0.7)} | otherwise(run)
     run.narrow()
-    others |= readings(run)
+    if not bare:
+        others |= readings(run)
     x = run.embed(run.parts.val)
     last = evaluate(x, run.parts.val.labels.to(x.device), ks=(1,), nmi_seeds=1)
     figures = {
@@ -261,12 +271,14 @@ def measure(run: ResidentRun, every: int) -> dict[str, Any]:
         "first_loss": history[0]["loss"],
         "last_loss": history[-1]["loss"],
         "sigma": run_sigma(run),
-        **blends,
         **others,
     }
-    curve = json.dumps([round(100 * row["val_recall@1"], 1) for row in history])
+    curves = {
+        f"{name}_by_epoch": json.dumps([round(scale * row[key], places) for row in history])
+        for name, key, scale, places in (("recall@1", "val_recall@1", 100, 1), ("loss", "loss", 1, 3))
+    }
     seconds = time.perf_counter() - started
-    return {k: round(v, 5) for k, v in figures.items()} | {"seconds": round(seconds, 1), "recall@1_by_epoch": curve}
+    return {k: round(v, 5) for k, v in figures.items()} | {"seconds": round(seconds, 1)} | curves
 
 
 def blended(run: ResidentRun, start: dict[str, Tensor], share: float) -> float:
@@ -361,6 +373,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, help="start no new run after as many")
     parser.add_argument("--commit", help="the commit, where git is not there to ask")
     parser.add_argument("--soup", action="store_true", help="also judge the mean of the weights of a fold's runs")
+    parser.add_argument("--bare", action="store_true", help="only the trained network itself, nothing made from it")
     parser.add_argument("--quick", action="store_true", help="generated pictures and a tiny network: a trial")
     return parser.parse_args()
 
@@ -412,7 +425,7 @@ def main() -> None:
                 parts = class_block(table, fold)
                 try:
                     run = ResidentRun(parts, settings, Path(home), pixels, places)
-                    figures = measure(run, options.every)
+                    figures = measure(run, options.every, options.bare)
                     if options.soup:
                         soups.setdefault(fold, []).append(copy.deepcopy(run.trainee.state_dict()))
                         figures["soup_recall@1"] = round(soup(run, soups[fold]), 5)
@@ -428,11 +441,12 @@ def line(name: str, fold: int, figures: dict[str, Any]) -> str:
     if "error" in figures:
         return f"{name:38} fold {fold}  {figures['error']}"
     return (
-        f"{name:38} fold {fold}  R@1 {100 * figures['recall@1']:.2f}  MAP@R {100 * figures['map@r']:.2f} at epoch "
+        f"{name:38} fold {fold}  R@1 {100 * figures['start_recall@1']:.2f} to "
+        f"{100 * figures['recall@1']:.2f}  MAP@R {100 * figures['map@r']:.2f} at epoch "
         f"{figures['best_epoch']:>2}  end {100 * figures['last_recall@1']:.2f}  NMI {100 * figures['last_nmi']:.2f}  "
         f"blends {' '.join(f'{100 * figures[k]:.2f}' for k in figures if k.startswith('blend'))}  "
         f"cuts {' '.join(f'{k[:-9]} {100 * figures[k]:.2f}' for k in figures if k[:3] in CUTS and k.endswith('@1'))}  "
-        f"sigma {figures['sigma']:.3g}  {figures['seconds']:.0f} s"
+        f"sigma {figures['sigma']:.3g}  {figures['seconds']:.0f} s  {figures['recall@1_by_epoch']}"
     )
 
 

@@ -40,3 +40,18 @@ def test_variants_are_run_once_and_written_down(tmp_path):
     assert "only its last one" in rows["two layers"]["error"]  # of the small network: said, and the others went on
     again = search(out, "--only", "base")
     assert again.stdout.count("\n") == 1 and again.returncode == 0
+
+
+def test_a_bare_run_says_where_it_began_and_how_it_went(tmp_path):
+    out = tmp_path / "recipes.csv"
+    done = search(
+        out, "--list", "paper", "--bare", "--only", "GoogLeNet's own dropout", "the pooled features themselves"
+    )
+    assert done.returncode == 0, done.stderr
+    with out.open() as file:
+        rows = {row["variant"]: row for row in csv.DictReader(file)}
+    assert json.loads(rows["GoogLeNet's own dropout"]["settings"])["dropout"] == 0.4
+    for row in rows.values():
+        assert not any(name.startswith(("blend", "cut", "again", "read")) for name in row)
+        assert 0 <= float(row["start_recall@1"]) <= 1
+        assert all(len(json.loads(row[f"{name}_by_epoch"])) == 2 for name in ("recall@1", "loss"))
