@@ -45,5 +45,5 @@ def section_googlenet() -> None:
     record("googlenet", "the network, float32, error", error(fused, truth), "rel", "TF32 off")
     record("googlenet", "the network, bfloat16, error", error(half, truth), "rel")
     record("googlenet", f"the network, {images} pictures, fused", quick, "ms")
-    note = "convolutions, biases, ReLU and pooling PyTorch's, gradients to follow"
+    note = "pooling PyTorch's, gradients to follow"
     record("googlenet", f"the network, {images} pictures, as training calls it", ordinary, "ms", note)

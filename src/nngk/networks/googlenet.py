@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from nngk.kernel_triton import usable
+from nngk.networks.fused import conv_relu, fusable
 
 # Channels of each inception block: input, 1x1, 3x3 reduce, 3x3, 5x5 reduce, 5x5, pool projection.
 INCEPTIONS: dict[str, tuple[int, int, int, int, int, int, int]] = {
@@ -36,19 +37,11 @@ class ConvReLU(nn.Module):
         nn.init.constant_(self.conv.bias, 0.2)
 
     def forward(self, x: Tensor) -> Tensor:
-        if _answers_alone() and usable(x) and x.is_cuda and _has_cudnn():
-            return self._in_one(x)
-        return torch.relu(self.conv(x))
-
-    def _in_one(self, x: Tensor) -> Tensor:
-        """Convolution, bias and ReLU in one kernel."""
-        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
-        assert self.conv.bias is not None
-        x, weight, bias = x.to(dtype), self.conv.weight.to(dtype), self.conv.bias.to(dtype)
-        stride, padding = self.stride, self.padding
-        if self.conv.kernel_size == (7, 7) and x.shape[2] % 2 == x.shape[3] % 2 == 0:
-            (x, weight), stride, padding = in_blocks(x, weight), 1, 0
-        return torch.cudnn_convolution_relu(x, weight, bias, (stride, stride), (padding, padding), (1, 1), 1)
+        weight, bias = self.conv.weight, self.conv.bias
+        assert bias is not None
+        if self.conv.kernel_size == (7, 7) and fusable(x) and x.shape[2] % 2 == x.shape[3] % 2 == 0:
+            return conv_relu(*in_blocks(x, weight), bias)
+        return conv_relu(x, weight, bias, self.stride, self.padding)
 
 
 def in_blocks(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -97,11 +90,6 @@ class LocalResponseNorm(nn.LocalResponseNorm):
 def _answers_alone() -> bool:
     """Whether neither a gradient nor a compiler follows what is computed."""
     return not (torch.is_grad_enabled() or torch.compiler.is_compiling())
-
-
-def _has_cudnn() -> bool:
-    # ROCm calls its own library by the same name, without the fused convolution.
-    return torch.version.cuda is not None and torch.backends.cudnn.enabled and torch.backends.cudnn.is_available()
 
 
 class Inception(nn.Module):

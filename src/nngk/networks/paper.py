@@ -5,28 +5,39 @@ from torch.nn.functional import conv2d
 from torchvision.models import AlexNet, GoogLeNet, ResNet, vgg16
 from torchvision.models.resnet import Bottleneck
 
+from nngk.networks.fused import conv_relu
 
-def normalised(x: Tensor, conv: nn.Module, norm: nn.Module) -> Tensor:
-    """``norm(conv(x))``. With frozen statistics a BatchNorm is a scale and a shift, which the convolution takes over:
-    a pass over the map less, in a training step four.
+
+def frozen(norm: nn.Module) -> bool:
+    """Whether a BatchNorm goes by its stored statistics: then it is a scale and a shift."""
+    return not norm.training and isinstance(norm.running_mean, Tensor)
+
+
+def folded(conv: nn.Module, norm: nn.Module) -> tuple[Tensor, Tensor]:
+    """Weight and bias of a convolution that has taken over the frozen BatchNorm behind it.
+
+    A pass over the map less, in a training step four.
     """
     assert isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d)
-    if norm.training or norm.running_var is None or norm.running_mean is None:
-        return norm(conv(x))
+    assert norm.running_var is not None and norm.running_mean is not None
     scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
-    weight, shift = conv.weight * scale[:, None, None, None], norm.bias - norm.running_mean * scale
-    return conv2d(x, weight, shift, conv.stride, conv.padding, conv.dilation, conv.groups)
+    return conv.weight * scale[:, None, None, None], norm.bias - norm.running_mean * scale
 
 
 class FoldingBottleneck(Bottleneck):
     """torchvision's block, with frozen BatchNorms taken into the convolutions."""
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.relu(normalised(x, self.conv1, self.bn1))
-        out = self.relu(normalised(out, self.conv2, self.bn2))
-        out = normalised(out, self.conv3, self.bn3)
-        out = out + (x if self.downsample is None else normalised(x, *self.downsample.children()))
-        return self.relu(out)
+        if not all(frozen(norm) for norm in (self.bn1, self.bn2, self.bn3)):
+            return super().forward(x)
+        out = conv_relu(x, *folded(self.conv1, self.bn1), stride=self.conv1.stride[0])
+        out = conv_relu(out, *folded(self.conv2, self.bn2), stride=self.conv2.stride[0], padding=1)
+        weight, bias = folded(self.conv3, self.bn3)
+        if self.downsample is not None:
+            conv, norm = self.downsample.children()
+            beside, shift = folded(conv, norm)
+            x, bias = conv2d(x, beside, None, conv.stride), bias + shift  # one bias for the sum of the two
+        return conv_relu(out, weight, bias, beside=x)
 
 
 class ResNet50(ResNet):
@@ -51,7 +62,11 @@ class ResNet50(ResNet):
                 first.get_submodule("conv2").stride = (1, 1)
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
-        maps = [self.maxpool(self.relu(normalised(x, self.conv1, self.bn1)))]
+        if frozen(self.bn1):
+            x = conv_relu(x, *folded(self.conv1, self.bn1), stride=2, padding=3)
+        else:
+            x = self.relu(self.bn1(self.conv1(x)))
+        maps = [self.maxpool(x)]
         for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
             maps.append(stage(maps[-1]))
         return maps[-1] if self.layers == 1 else tuple(maps[-self.layers :])
