@@ -11,6 +11,7 @@ import traceback
 from typing import Any
 
 import torch
+from gpu_convolutions import section_convolutions
 from gpu_googlenet import section_googlenet
 from gpu_search import section_search
 from gpu_tools import (
@@ -251,6 +252,7 @@ SECTIONS = {
     "search": section_search,
     "dense": section_dense,
     "googlenet": section_googlenet,
+    "convolutions": section_convolutions,
 }
 
 

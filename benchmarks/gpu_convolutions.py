@@ -1,0 +1,83 @@
+"""Networks whose convolutions take bias, shortcut and ReLU along: right against float64, then beside PyTorch's way."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from gpu_tools import ARGS, DEVICE, error, milliseconds, poison, record
+from torch import Tensor, nn
+
+from nngk.networks import create_network, fused, googlenet
+from nngk.training.graphs import Graphed
+
+NETWORKS = {"googlenet-bvlc": (20, 96), "resnet50-v1": (20, 128)}
+
+
+def section_convolutions() -> None:
+    """Errors of embeddings and gradients, and times of an embedding and of a training step's passes, as CUDA graphs."""
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    size = 32 if ARGS.quick else 224
+    for name, batches in NETWORKS.items():
+        network = create_network(name, dim=64, weights="random").to(DEVICE).to(memory_format=torch.channels_last)
+        network.freeze_batchnorm()
+        pictures = torch.randn(max(batches), 3, size, size, device=DEVICE)
+        pictures = pictures.mul_(50 if name.startswith("googlenet") else 1)[: 2 if ARGS.quick else None]
+        check(name, network.train(), pictures[:4])
+        for batch in batches[: 1 if ARGS.quick else None]:
+            theirs, ours = (passes_ms(network, pictures[:batch], on) for on in (False, True))
+            for what, before, now in zip(("embedding", "a step's passes"), theirs, ours):
+                record("convolutions", f"{name}, batch {batch}, {what}, PyTorch's", before, "ms")
+                record(
+                    "convolutions", f"{name}, batch {batch}, {what}, fused", now, "ms", f"{before / now:.2f}x faster"
+                )
+
+
+def check(name: str, network: nn.Module, pictures: Tensor) -> None:
+    """Embeddings and all gradients against those of the same network in float64."""
+    parameters = [p for p in network.parameters() if p.requires_grad]
+    outer = torch.randn(len(pictures), 64, device=DEVICE)
+    found = {}
+    for how in ("fused", "PyTorch's"):
+        for dtype in (torch.float32, torch.bfloat16):
+            poison()
+            with way(how == "fused"), torch.autocast(DEVICE, dtype, enabled=dtype != torch.float32):
+                y = network(pictures)
+            found[how, dtype] = (y, flat(torch.autograd.grad(y, parameters, outer.to(y.dtype))))
+    exact = network.double()
+    y = exact(pictures.double())
+    truth = (y, flat(torch.autograd.grad(y, parameters, outer.double())))
+    for (how, dtype), both in found.items():
+        for what, a, b in zip(("embeddings", "gradients"), both, truth):
+            record("convolutions", f"{name}, {str(dtype)[6:]}, {what}, {how}", error(a, b), "rel", "against float64")
+    network.float()
+
+
+def flat(tensors: tuple[Tensor, ...]) -> Tensor:
+    return torch.cat([t.flatten() for t in tensors])
+
+
+def passes_ms(network: nn.Module, pictures: Tensor, on: bool) -> tuple[float, float]:
+    """An embedding without gradients, and a step's two passes as they are captured for training."""
+    if DEVICE == "cpu":
+        return (milliseconds(lambda: network(pictures)),) * 2
+    with way(on), torch.autocast(DEVICE, torch.bfloat16):
+        with torch.no_grad():
+            alone = milliseconds(lambda: network(pictures), 10)
+        graphed = Graphed(network, torch.device(DEVICE))
+
+        def step() -> None:
+            graphed(pictures).sum().backward()
+
+        return alone, milliseconds(step, 10)
+
+
+@contextmanager
+def way(on: bool) -> Iterator[None]:
+    """Fused convolutions, or PyTorch's."""
+    before = fused.fusable
+    if not on:
+        fused.fusable = googlenet.fusable = lambda x: False
+    try:
+        yield
+    finally:
+        fused.fusable = googlenet.fusable = before
