@@ -154,6 +154,10 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "update every 5 epochs": {"update_interval": 5},
         "warm-up": {"warmup": 0.1},
         "no momentum": {"momentum": 0.0},
+        "no momentum, sigma 3": {"momentum": 0.0, "sigma": 3.0},
+        "no momentum, sigma 30": {"momentum": 0.0, "sigma": 30.0},
+        "no momentum, GoogLeNet's own dropout": {"momentum": 0.0, "dropout": 0.4},
+        "no momentum, the pooled features themselves": {"momentum": 0.0, "dim": None},
         "no momentum, the embedding ten times as fast": {"momentum": 0.0, "embedding_lr_factor": 10.0},
         "the rate is of the mean": {"lr": 1e-5, "weight_decay": 2e-4},
         "the rate is of the mean, the embedding ten times as fast": {
@@ -162,7 +166,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
             "embedding_lr_factor": 10.0,
         },
         "GoogLeNet's own dropout": {"dropout": 0.4},  # which its Caffe model has before the last layer
-        "the pooled features themselves": {"dim": None, "embedding_lr_factor": 1.0},  # GoogLeNet's are 1024
+        "the pooled features themselves": {"dim": None},  # GoogLeNet's are 1024
         "a tenth of the rate": {"lr": 2e-5, "weight_decay": 1e-4},
         "clipped at 1": {"clip": 1.0},
         "clipped at 10": {"clip": 10.0},
