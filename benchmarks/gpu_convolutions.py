@@ -18,13 +18,11 @@ def section_convolutions() -> None:
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     size = 32 if ARGS.quick else 224
     for name, batches in NETWORKS.items():
-        network = create_network(name, dim=64, weights="random").to(DEVICE).to(memory_format=torch.channels_last)
-        network.freeze_batchnorm()
         pictures = torch.randn(max(batches), 3, size, size, device=DEVICE)
         pictures = pictures.mul_(50 if name.startswith("googlenet") else 1)[: 2 if ARGS.quick else None]
-        check(name, network.train(), pictures[:4])
+        check(name, pictures[:4])
         for batch in batches[: 1 if ARGS.quick else None]:
-            theirs, ours = (passes_ms(network, pictures[:batch], on) for on in (False, True))
+            theirs, ours = (passes_ms(name, pictures[:batch], on) for on in (False, True))
             for what, before, now in zip(("embedding", "a step's passes"), theirs, ours):
                 record("convolutions", f"{name}, batch {batch}, {what}, PyTorch's", before, "ms")
                 record(
@@ -32,8 +30,15 @@ def section_convolutions() -> None:
                 )
 
 
-def check(name: str, network: nn.Module, pictures: Tensor) -> None:
+def trainable(name: str) -> nn.Module:
+    network = create_network(name, dim=64, weights="random").to(DEVICE).to(memory_format=torch.channels_last)
+    network.freeze_batchnorm()
+    return network.train()
+
+
+def check(name: str, pictures: Tensor) -> None:
     """Embeddings and all gradients against those of the same network in float64."""
+    network = trainable(name)
     parameters = [p for p in network.parameters() if p.requires_grad]
     outer = torch.randn(len(pictures), 64, device=DEVICE)
     found = {}
@@ -43,32 +48,33 @@ def check(name: str, network: nn.Module, pictures: Tensor) -> None:
             with way(how == "fused"), torch.autocast(DEVICE, dtype, enabled=dtype != torch.float32):
                 y = network(pictures)
             found[how, dtype] = (y, flat(torch.autograd.grad(y, parameters, outer.to(y.dtype))))
-    exact = network.double()
-    y = exact(pictures.double())
+    y = network.double()(pictures.double())
     truth = (y, flat(torch.autograd.grad(y, parameters, outer.double())))
     for (how, dtype), both in found.items():
         for what, a, b in zip(("embeddings", "gradients"), both, truth):
             record("convolutions", f"{name}, {str(dtype)[6:]}, {what}, {how}", error(a, b), "rel", "against float64")
-    network.float()
 
 
 def flat(tensors: tuple[Tensor, ...]) -> Tensor:
     return torch.cat([t.flatten() for t in tensors])
 
 
-def passes_ms(network: nn.Module, pictures: Tensor, on: bool) -> tuple[float, float]:
+def passes_ms(name: str, pictures: Tensor, on: bool) -> tuple[float, float]:
     """An embedding without gradients, and a step's two passes as they are captured for training."""
+    network = trainable(name)
     if DEVICE == "cpu":
         return (milliseconds(lambda: network(pictures)),) * 2
-    with way(on), torch.autocast(DEVICE, torch.bfloat16):
-        with torch.no_grad():
-            alone = milliseconds(lambda: network(pictures), 10)
-        graphed = Graphed(network, torch.device(DEVICE))
+    graphed = Graphed(network, torch.device(DEVICE))
 
-        def step() -> None:
-            graphed(pictures).sum().backward()
+    def step() -> None:
+        with torch.autocast(DEVICE, torch.bfloat16):
+            embeddings = graphed(pictures)
+        embeddings.sum().backward()
 
-        return alone, milliseconds(step, 10)
+    with way(on):
+        both = milliseconds(step, 10)
+        with torch.no_grad(), torch.autocast(DEVICE, torch.bfloat16):
+            return milliseconds(lambda: network(pictures), 10), both
 
 
 @contextmanager

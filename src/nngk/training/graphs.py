@@ -75,7 +75,8 @@ class _Capture:
             return network(self.images)
 
     def _differentiate(self, out: Tensor, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return torch.autograd.grad(out, self.parameters, gradient, allow_unused=True)
+        found = torch.autograd.grad(out, self.parameters, gradient, allow_unused=True)
+        return tuple(None if g is None else laid_out(g, p) for g, p in zip(found, self.parameters))
 
     def replay(self, images: Tensor) -> Tensor:
         self.images.copy_(images)
@@ -91,6 +92,17 @@ class _Capture:
         self.backward.replay()
         for parameter, gradient in zip(self.parameters, self.gradients):
             parameter.grad = gradient
+
+
+def laid_out(gradient: Tensor, parameter: Tensor) -> Tensor:
+    """The gradient in its parameter's layout, which fused optimisers ask for and a backward pass may have changed.
+
+    >>> laid_out(torch.zeros(2, 3), torch.zeros(3, 2).T).stride()
+    (1, 2)
+    """
+    if gradient.stride() == parameter.stride():
+        return gradient
+    return torch.empty_like(parameter, dtype=gradient.dtype).copy_(gradient)
 
 
 class Replayed(nn.Module):
@@ -120,10 +132,12 @@ class Replayed(nn.Module):
     def _capture(self, images: Tensor) -> None:
         self.images = images.clone(memory_format=torch.channels_last)
         amp = torch.is_autocast_enabled("cuda")
+        stream = torch.cuda.current_stream()  # a refresh in the background has its own; the default one cannot capture
+        stream = torch.cuda.Stream() if stream == torch.cuda.default_stream() else stream
         with torch.autocast("cuda", torch.bfloat16, enabled=amp, cache_enabled=False):
             for _ in range(WARM_UP):
                 self.network(self.images)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
                 self.out = self.network(self.images)
         self.graph = graph
