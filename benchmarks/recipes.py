@@ -158,6 +158,12 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "no momentum, sigma 30": {"momentum": 0.0, "sigma": 30.0},
         "no momentum, GoogLeNet's own dropout": {"momentum": 0.0, "dropout": 0.4},
         "no momentum, the pooled features themselves": {"momentum": 0.0, "dim": None},
+        "no momentum, a projection": {"momentum": 0.0, "embedding_start": "projection"},
+        "no momentum, a projection, the embedding ten times as fast": {
+            "momentum": 0.0,
+            "embedding_start": "projection",
+            "embedding_lr_factor": 10.0,
+        },
         "no momentum, the embedding ten times as fast": {"momentum": 0.0, "embedding_lr_factor": 10.0},
         "the rate is of the mean": {"lr": 1e-5, "weight_decay": 2e-4},
         "the rate is of the mean, the embedding ten times as fast": {

@@ -395,6 +395,15 @@ def test_a_run_begins_with_the_discriminant_of_its_features(data, tmp_path, free
     assert torch.equal(other.network.head.linear.weight, untouched)
 
 
+def test_a_run_may_begin_with_a_projection_that_keeps_distances(data, tmp_path):
+    run = make_run(data, tmp_path / "run", embedding_start="projection")
+    run.begin()
+    linear = run.network.head.linear
+    torch.testing.assert_close(
+        linear.weight @ linear.weight.T, torch.eye(8) * linear.in_features / 8, atol=1e-5, rtol=1e-5
+    )
+
+
 def parts_features(run):
     """What the embedding layer reads of the training images."""
     images = run.parts.plain(run.parts.train.source.batch(torch.arange(len(run.parts.train))), None)

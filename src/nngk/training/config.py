@@ -33,7 +33,8 @@ class Settings:
     normalise: bool = True  # embeddings to unit length, which makes σ a temperature, the same for every size
     dropout: float = 0.0  # of the pooled features, on training embeddings only; the bank never has it
     # a discriminant of the first features, or random; auto: the former where the network is pretrained
-    embedding_start: Literal["auto", "random", "discriminant"] = "auto"  # of its layer; auto: by the network
+    # Of its layer; auto: the discriminant of a pretrained network's features. A projection keeps their distances.
+    embedding_start: Literal["auto", "random", "projection", "discriminant"] = "auto"
     shrinkage: float = 3.0  # for 'discriminant': how much rounder than measured a class is taken to be
     freeze: bool | None = None  # train the embedding layer alone, on features cached once; auto: where there is no GPU
     freeze_batchnorm: bool | None = None  # keep its statistics; auto: pretrained ones, which small batches would spoil

@@ -17,6 +17,7 @@ from nngk.errors import InputError
 from nngk.loss import GaussianKernelLoss
 from nngk.networks import EmbeddingNetwork
 from nngk.networks.discriminant import start_embedding
+from nngk.networks.projection import start_projection
 from nngk.networks.reduction import reduce_embedding
 from nngk.refresh import Refreshed, Refresher, interval_in_steps
 from nngk.rivals import create_loss
@@ -172,6 +173,8 @@ class Run:
         linear, how = self.network.head.linear, self.settings.embedding_start
         if how == "auto":  # of what a random network says of its images there is nothing to discriminate
             how = "discriminant" if self.pretrained else "random"
+        if how == "projection" and linear is not None:
+            start_projection(linear)
         if how == "discriminant" and linear is not None:
             features = self.embed(self.parts.train, Features(self.network, self.frozen))
             start_embedding(linear, features, self.parts.train.labels.to(self.device), self.settings.shrinkage)
