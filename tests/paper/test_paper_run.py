@@ -116,13 +116,13 @@ def test_choosing_never_sees_the_test_part(tmp_path, monkeypatch):
         return real(table, settings, **options)
 
     monkeypatch.setattr(protocol, "train", spy)
-    options = {"quick": True, "seeds": 1, "preset": "paper", "results": tmp_path / "r", "work": tmp_path / "w"}
-    run_experiments("birds-metric", only={"dim": ["64"]}, **options)
+    options = {"quick": True, "seeds": 1, "results": tmp_path / "r", "work": tmp_path / "w"}
+    run_experiments("birds-metric", preset="frozen", only={"dim": ["64"]}, **options)
     (chosen, classes, settings), (final, _, last) = seen
     assert chosen == {"train"} and classes == 4 and settings.val_fraction > 0
     assert final == {"train", "test"} and last.val_fraction == 0
     seen.clear()
-    run_experiments("fine-grained", only={"loss": ["softmax"], "dataset": ["flowers102"]}, **options)
+    run_experiments("fine-grained", preset="paper", only={"loss": ["softmax"], "dataset": ["flowers102"]}, **options)
     assert [splits for splits, _, _ in seen] == [{"train", "val"}, {"train", "val"}, {"train", "val", "test"}]
 
 

@@ -116,7 +116,7 @@ def _trials(preset: str, network: str) -> list[Trial]:
             dataset,
             network,
             metric_settings(preset, SIZE, network),
-            settled=preset == "best",
+            settled=preset != "frozen",
             execute=mapped,
             makes=makes,
         )
