@@ -38,7 +38,11 @@ def _curves(experiment: Experiment, groups: list[Group], dataset: str) -> str:
             line = [g for g in groups if (g.preset, g.loss, g.network) == (preset, loss, network) and g.score(metric)]
             _line(axis, sorted(line, key=lambda g: along(g, view.x)), metric, view.x)
         _axes(axis, view.label, f"{SHOWN[metric]} (%)", view.x != "examples")
-    axes[0].legend(frameon=False, fontsize=8)
+    # Below the panels: inside, it would lie on one line or another.
+    columns = 4 if len(axes) > 1 else 2
+    figure.legend(
+        *axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=columns, frameon=False, fontsize=8
+    )
     figure.suptitle(title_of(dataset), fontsize=11, x=0.01, ha="left")
     return to_svg(figure, f"{experiment.name}-{dataset}")
 
@@ -127,7 +131,7 @@ def _figure(panels: int) -> "Figure":
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingExtra("matplotlib", "demo", "The report") from None
-    return Figure(figsize=(3.7 * max(panels, 1) + (1.8 if panels == 1 else 0), 3.3), layout="constrained")
+    return Figure(figsize=(3.7 * max(panels, 1) + (2.6 if panels == 1 else 0), 3.6), layout="constrained")
 
 
 def to_svg(figure: "Figure", name: str) -> str:

@@ -172,6 +172,10 @@ def _map_view(group: Group, results: Path, experiment: Experiment) -> MapView | 
     )
 
 
+def _when(row: Row) -> str:
+    return row.get("finished") or ""
+
+
 def _page(sections: list[Section]) -> str:
     try:
         from jinja2 import Environment
@@ -184,7 +188,8 @@ def _page(sections: list[Section]) -> str:
     return environment.from_string(template).render(
         sections=sections,
         rows=rows,
-        commits=sorted({row["commit"][:10] for row in rows if row.get("commit")}),
+        # The latest first; the sections say which rows are of which.
+        commits=list(dict.fromkeys(row["commit"][:7] for row in sorted(rows, key=_when, reverse=True))),
         devices=sorted({row["device"] for row in rows if row.get("device")}),
         hours=total_seconds(rows) / 3600,
         quick=any(section.quick for section in sections),
