@@ -5,11 +5,14 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from nngk import cli
+from nngk.cli.options import _reasons
+from nngk.training.config import Settings
 from shapes import TINY, command, environment, flags, nngk, write_shapes
 
 
@@ -80,6 +83,10 @@ def test_help_of_train_is_instant_and_gives_the_reasons():
     assert (
         "--n-neighbours INTEGER the paper's, longer than fresh lists would need; 0: all centres [default: 100]" in text
     )
+
+
+def test_every_setting_has_its_reason_in_the_help():
+    assert not {field.name for field in fields(Settings)} - set(_reasons())
 
 
 @pytest.mark.parametrize("line", ["--help", "train --help", "--version", "nonsense", "train --bogus"])

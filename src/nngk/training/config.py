@@ -9,6 +9,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from nngk.errors import InputError
 
+Start = Literal["auto", "random", "projection", "discriminant"]  # of the embedding layer
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -32,9 +34,7 @@ class Settings:
     layer_norm: bool = True  # of the pooled features, whose scale it tames before the embedding layer
     normalise: bool = True  # embeddings to unit length, which makes σ a temperature, the same for every size
     dropout: float = 0.0  # of the pooled features, on training embeddings only; the bank never has it
-    # a discriminant of the first features, or random; auto: the former where the network is pretrained
-    # Of its layer; auto: the discriminant of a pretrained network's features. A projection keeps their distances.
-    embedding_start: Literal["auto", "random", "projection", "discriminant"] = "auto"
+    embedding_start: Start = "auto"  # auto: the features' discriminant if pretrained; a projection keeps distances
     shrinkage: float = 3.0  # for 'discriminant': how much rounder than measured a class is taken to be
     freeze: bool | None = None  # train the embedding layer alone, on features cached once; auto: where there is no GPU
     freeze_batchnorm: bool | None = None  # keep its statistics; auto: pretrained ones, which small batches would spoil
