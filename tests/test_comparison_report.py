@@ -49,7 +49,7 @@ def test_verdict_names_who_is_near_and_who_is_behind():
     scores = summarise(rows(best=[0.8, 0.81, 0.82], near=[0.79, 0.8, 0.81], far=[0.5, 0.51, 0.52]), ("recall@1",))
     text = verdict(scores, "recall@1")
     assert "'best' is highest with 81.00 ± 1.00" in text
-    assert "Within noise of it (Welch's test at 95%): near." in text
+    assert "Within noise of it (Welch's test at 95%, degrees of freedom rounded down): near." in text
     assert "Behind it by more than noise: far." in text
 
 

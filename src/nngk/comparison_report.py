@@ -80,7 +80,7 @@ def verdict(scores: dict[str, dict[str, Score]], metric: str) -> str:
     behind = [loss for loss, noise in others.items() if noise is False]
     unknown = [loss for loss, noise in others.items() if noise is None]
     if near:
-        text += f" Within noise of it (Welch's test at 95%): {', '.join(near)}."
+        text += f" Within noise of it (Welch's test at 95%, degrees of freedom rounded down): {', '.join(near)}."
     if behind:
         text += f" Behind it by more than noise: {', '.join(behind)}."
     if unknown:
