@@ -40,7 +40,7 @@ DIMENSIONS = Experiment(
     "dimensions",
     "Embedding size",
     "Figure 2",
-    "In the paper more dimensions make retrieval and clustering of unseen classes better; for triplet losses they do not.",
+    "In the paper, more dimensions make retrieval and clustering better; for triplet losses they do not.",
     partial(metric_trials, ("cub200", "cars196")),
     View("curves", ("nmi", "recall@1", "recall@8"), "dim", "dimensions", ("birds-metric", "cars-metric")),
     "googlenet",
