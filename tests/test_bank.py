@@ -260,3 +260,13 @@ def test_refusals():
         CentreBank(torch.tensor([0, 0]), 2, n_neighbours=0)
     with pytest.raises(InputError, match="guaranteed"):
         CentreBank(torch.tensor([0, 0]), 2, guaranteed=-1)
+
+
+def test_centres_are_cut_from_the_pass_that_made_them():
+    layer, images = torch.nn.Linear(3, 2), torch.randn(4, 3)
+    bank = CentreBank(torch.tensor([0, 0, 1, 1]), dim=2, n_neighbours=2)
+    bank.renew(layer(images))
+    assert not bank.centres.requires_grad
+    loss = GaussianKernelLoss(bank, sigma=1.0)
+    for _ in range(2):  # a second pass would need the graph of the first
+        loss(layer(images), bank.labels, torch.arange(4)).backward()

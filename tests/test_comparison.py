@@ -1,4 +1,5 @@
 import csv
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -223,3 +224,25 @@ def test_a_folder_keeps_to_its_settings(finished, digits):
         compare(digits, LOSSES, replace(SETTINGS, dim=4), out=out, seeds=2)
     with pytest.raises(InputError, match=r"other settings \(the data\)"):
         compare(read_images(digits).select(range(110)), LOSSES, SETTINGS, out=out, seeds=2)
+
+
+def test_what_failed_is_tried_again(digits, tmp_path):
+    broken = shutil.copytree(digits, tmp_path / "digits") / "0" / "0.png"
+    whole = broken.read_bytes()
+    broken.write_bytes(whole[:20])
+    (row,) = compare(tmp_path / "digits", ["softmax"], SETTINGS, out=tmp_path / "c", seeds=1)
+    assert "cannot be read" in row["error"]
+    broken.write_bytes(whole)
+    (row,) = compare(tmp_path / "digits", ["softmax"], SETTINGS, out=tmp_path / "c", seeds=1)
+    assert "error" not in row and 0 <= row["recall@1"] <= 1
+
+
+def test_a_validation_part_without_pairs_is_refused(digits, tmp_path):
+    table = settle_split(read_images(digits), SETTINGS)
+    lonely, seen = [], set()
+    for row, (part, label) in enumerate(zip(table.splits, table.labels.tolist())):
+        if part != "val" or label not in seen:
+            lonely.append(row)
+        seen.add(label)
+    with pytest.raises(InputError, match="two images of a class in its validation part"):
+        compare(table.select(lonely), ["softmax"], SETTINGS, out=tmp_path, seeds=1)

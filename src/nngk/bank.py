@@ -63,6 +63,7 @@ class CentreBank(nn.Module):
 
     def renew(self, centres: Tensor, engine: Engine | None = None, step: int = 0) -> None:
         """Compute the neighbour lists of new centres and take both in."""
+        centres = centres.detach()  # whoever embeds without torch.no_grad() must not chain the bank to that pass
         self.replace(centres, *self.lists(centres, engine), step=step)
 
     def lists(self, centres: Tensor, engine: Engine | None = None) -> tuple[Tensor, int]:

@@ -24,12 +24,13 @@ from nngk.files import read_json, write_json
 from nngk.networks import create_network
 from nngk.progress import say
 from nngk.rivals import LOSSES, create_loss
-from nngk.training.config import Settings
+from nngk.training.config import OF_THE_MACHINE, Settings
 from nngk.training.loop import Interrupted, train
 from nngk.training.run import pick_device
+from nngk.training.validation import has_pairs
 
 # What may differ between the calls that make up one comparison: who takes part, and the machine.
-FREE = ("loss", "seed", "lr", "device", "threads")
+FREE = ("loss", "seed", "lr", *OF_THE_MACHINE)
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,8 @@ def _prepare(data: Any, losses: list[str], settings: Settings, seeds: list[int],
     for part in ("val", "test"):
         if not len(table.where(part)):
             raise InputError(f"A comparison needs a {part} part: give the data one, or set {part}_fraction above 0.")
+    if settings.task == "metric" and not has_pairs(torch.as_tensor(table.where("val").labels)):
+        raise InputError("A comparison needs two images of a class in its validation part: set val_fraction higher.")
     train_part = table.where("train").compact()
     for loss in losses:
         _check_loss(loss, train_part, settings)
@@ -119,7 +122,8 @@ def _same_comparison(out: Path, settings: Settings, table: ImageTable) -> None:
     shared = {name: value for name, value in settings.to_dict().items() if name not in FREE}
     assert table.splits is not None
     rows = zip(table.paths, table.labels.tolist(), table.splits)
-    content = hashlib.sha256("\n".join(f"{p.name}\t{y}\t{s}" for p, y, s in rows).encode()).hexdigest()
+    lines = "\n".join(f"{p.name}\t{y}\t{s}" for p, y, s in rows)
+    content = hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()
     record = {"settings": shared, "data": table.name, "images": len(table), "content": content}
     path = out / "comparison.json"
     if path.exists():
@@ -152,14 +156,17 @@ def _run(plan: _Plan, settings: Settings, tuning: bool = False) -> dict[str, Any
     folder = plan.out / ("tuning" if tuning else "runs") / f"{settings.loss}-lr{settings.lr:g}-seed{settings.seed}"
     result = folder / "result.json"
     if result.exists():
-        return read_json(result, "a finished run")
+        before = read_json(result, "a finished run")
+        if "error" not in before:  # what failed may have been mended
+            return before
     run_folder = folder / "run"
     run_folder.mkdir(parents=True, exist_ok=True)
     row: dict[str, Any] = {"loss": settings.loss, "seed": settings.seed, "lr": settings.lr}
     row |= {"data": plan.table.name, "network": settings.network, "dim": settings.dim, "version": __version__}
     row["commit"] = source_commit()
     try:
-        model = train(plan.table, settings, out=folder, resume=(run_folder / "checkpoint.json").exists())
+        resume = (run_folder / "checkpoint.json").exists()
+        model = train(plan.table, settings, out=folder, resume=resume, force=True)
     except Interrupted:
         raise Interrupted("Stopped, with everything saved. Go on with the same command.") from None
     except InputError as error:  # a rival that diverges is a result; the others go on

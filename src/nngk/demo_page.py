@@ -3,6 +3,7 @@
 import base64
 import io
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,18 @@ from nngk.model import Answer
 COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#9c755f", "#edc948", "#86939e", "#e15759", "#d4267f")
 
 
+def require_page() -> None:
+    """Say what the page lacks before anything is trained for it."""
+    for package in ("jinja2", "matplotlib"):
+        if find_spec(package) is None:
+            raise MissingExtra(package, "demo", "The page of the demonstration")
+
+
 def write_page(demo: Demonstration, path: Path, seconds: float) -> None:
     """Write one self-contained HTML file."""
-    try:
-        from jinja2 import Environment
-    except ImportError:
-        raise MissingExtra("jinja2", "demo", "The page of the demonstration") from None
+    require_page()
+    from jinja2 import Environment
+
     template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
         files("nngk").joinpath("templates/demo.html").read_text(encoding="utf-8")
     )
@@ -122,10 +129,8 @@ def _around(values: np.ndarray) -> tuple[float, float]:
 
 
 def _pyplot() -> Any:
-    try:
-        import matplotlib
-    except ImportError:
-        raise MissingExtra("matplotlib", "demo", "The page of the demonstration") from None
+    import matplotlib
+
     matplotlib.use("Agg")  # a window is neither wanted nor always possible
     import matplotlib.pyplot as plt
 

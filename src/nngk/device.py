@@ -16,7 +16,9 @@ def pick_device(name: str | torch.device) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise InputError(f"Unknown device {str(name)!r}; use 'auto', 'cpu' or 'cuda'.") from None
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
+        raise InputError(f"Unknown device {str(name)!r}; use 'auto', 'cpu' or 'cuda'.")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InputError("The device 'cuda' was asked for, but PyTorch sees no CUDA GPU; use --device cpu.")
     return device

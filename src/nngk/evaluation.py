@@ -22,10 +22,15 @@ def evaluate_model(
     split: str = "all",
     task: str | None = None,
     data_dir: Path | None = None,
+    crop_boxes: bool | None = None,
+    allow_missing: bool = False,
 ) -> dict[str, float | int]:
-    """Scores of a model on labelled images: retrieval among them, and accuracy where the task is 'classify'."""
+    """Scores of a model on labelled images: retrieval among them, and accuracy where the task is 'classify'.
+
+    A dataset's splits and its boxes are those the model was trained with, unless ``crop_boxes`` says otherwise.
+    """
     task = task or model.info.get("task", "classify")
-    table = data if isinstance(data, ImageTable) else read_images(data, data_dir=data_dir, task=task)
+    table = data if isinstance(data, ImageTable) else _read(model, data, data_dir, task, crop_boxes, allow_missing)
     if split != "all":
         table = table.where(split)
         if not len(table):
@@ -48,6 +53,14 @@ def evaluate_model(
         if not has_pairs(labels):  # one image a class: nothing to retrieve
             return scores
     return scores | evaluate(x, labels.to(x.device))
+
+
+def _read(
+    model: Model, data: Any, data_dir: Path | None, task: str, crop_boxes: bool | None, allow_missing: bool
+) -> ImageTable:
+    boxes = model.info.get("boxes") if crop_boxes is None else crop_boxes
+    seed = model.info.get("settings", {}).get("seed", 0)
+    return read_images(data, data_dir=data_dir, task=task, seed=seed, allow_missing=allow_missing, crop_boxes=boxes)
 
 
 def _as_model_labels(model: Model, table: ImageTable) -> torch.Tensor:

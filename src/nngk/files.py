@@ -27,7 +27,8 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write JSON, atomically."""
-    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    # In ASCII: a file name may hold bytes that are no text, which only an escape can carry.
+    text = json.dumps(value, indent=1, allow_nan=False) + "\n"
     write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
 
 

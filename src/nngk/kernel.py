@@ -8,7 +8,7 @@ to the class of its training example, and the loss of an example is
 
     logsumexp over its neighbours of l_ij  -  logsumexp over its same-class neighbours of l_ij.
 
-Nothing is exponentiated before its maximum is subtracted, so widths and weights of any size give finite answers. The
+Nothing is exponentiated before its maximum is subtracted, so narrow widths and small weights give finite answers. The
 gradient needs no graph: with p the softmax of ``l`` over all neighbours and q the softmax over those of the own class,
 
     ∂loss/∂x_i = Σ_j (p_ij - q_ij) c_j / σ²      (the x_i terms cancel: p and q both sum to one)

@@ -10,6 +10,7 @@ from nngk.bank import CentreBank
 from nngk.errors import InputError
 from nngk.kernel_triton import fused_all_centres_loss, fused_neighbour_loss  # eager where there is no GPU
 from nngk.sigma import TRAINING_FACTOR, leave_one_out_sigma
+from nngk.widths import NARROWEST, WIDEST
 
 
 class GaussianKernelLoss(nn.Module):
@@ -59,8 +60,8 @@ class GaussianKernelLoss(nn.Module):
             raise InputError(
                 "sigma='auto' needs a bank to tune on; give GaussianKernelLoss a bank or a number for sigma."
             )
-        if sigma != "auto" and not (isinstance(sigma, int | float) and 0 < sigma < math.inf):
-            raise InputError(f"sigma must be a positive number or 'auto', got {sigma!r}.")
+        if sigma != "auto" and not (isinstance(sigma, int | float) and NARROWEST <= sigma <= WIDEST):
+            raise InputError(f"sigma must be a number from {NARROWEST:g} to {WIDEST:g} or 'auto', got {sigma!r}.")
         if reduction not in ("mean", "sum", "none"):
             raise InputError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}.")
         if not margin >= 0 or not 0 <= drop < 1:

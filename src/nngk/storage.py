@@ -6,6 +6,9 @@ the new one, never a mixture, and a damaged file is refused.
 
 import math
 import platform
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import torch
 from torch import Tensor
 
 import nngk
+from nngk.data.pack import locked
 from nngk.device import pick_device
 from nngk.errors import InputError
 from nngk.files import read_json, read_tensors, write_json, write_tensors
@@ -58,11 +62,20 @@ def save_model(model: Model, folder: Path) -> None:
             old.unlink()
 
 
+@contextmanager
+def changing(folder: Path, device: str | torch.device = "cpu") -> Iterator[Model]:
+    """A model to change, saved at the end. One process at a time: two would forget each other's changes."""
+    with locked(folder) if folder.is_dir() else nullcontext():
+        model = load_model(folder, device)
+        yield model
+        save_model(model, folder)
+
+
 def load_model(folder: Path, device: str | torch.device = "cpu") -> Model:
     """Read a model from a folder; anything missing, damaged or inconsistent is refused with a sentence."""
     if not folder.is_dir():
         raise InputError(f"There is no model folder {folder}. Train one with: nngk train DATA --out {folder}")
-    record = read_json(folder / "model.json", "a model folder")
+    record = _record(folder)
     if record.get("format") != FORMAT:
         raise InputError(
             f"{folder / 'model.json'} has the format {record.get('format')!r}; this version of nngk reads {FORMAT}."
@@ -79,6 +92,18 @@ def load_model(folder: Path, device: str | torch.device = "cpu") -> Model:
         raise InputError(
             f"The model in {folder} is damaged ({error}); restore it from a copy or train again."
         ) from None
+
+
+def _record(folder: Path) -> dict[str, Any]:
+    """What ``model.json`` says. Where its files are gone, a new model may just have taken their place: look again."""
+    for _ in range(5):
+        record = read_json(folder / "model.json", "a model folder")
+        files = record.get("files")
+        named = [f.get("file") for f in files.values() if isinstance(f, dict)] if isinstance(files, dict) else []
+        if all((folder / str(name)).exists() for name in named):
+            break
+        time.sleep(0.05)
+    return record
 
 
 def _assemble(

@@ -1,7 +1,9 @@
 """Every wrong input ends in a sentence that says what to do, and never in a traceback."""
 
 import json
+import os
 import shutil
+import subprocess
 import sys
 
 import numpy as np
@@ -10,11 +12,12 @@ import torch
 from PIL import Image
 
 from nngk import cli
+from nngk.data import read_images
 from nngk.files import read_tensors, write_tensors
 from nngk.model import Model
 from nngk.training.config import Settings
 from nngk.training.loop import train
-from shapes import TINY, flags, nngk, write_shapes
+from shapes import TINY, command, environment, flags, nngk, write_shapes
 
 OPTIONS = flags(**{**TINY, "epochs": 1})
 
@@ -242,3 +245,75 @@ def test_a_picture_of_one_pixel_is_a_picture(home, tmp_path, monkeypatch, capfd)
     monkeypatch.setattr(sys, "argv", ["nngk", "classify", str(home / "model"), str(tmp_path / "dot.png"), "--json"])
     cli.main()
     assert json.loads(capfd.readouterr().out)[0]["label"] in ("cross", "disc", "frame")
+
+
+def test_a_device_that_is_none_of_ours(refused, home, image):
+    for device in ("mps", "meta", "nonsense"):
+        assert f"Unknown device '{device}'" in refused("classify", home / "model", image, "--device", device)
+        assert f"Unknown device '{device}'" in refused(
+            "train", home / "shapes", "--out", home / "other", *OPTIONS[:-2], "--device", device
+        )
+
+
+def test_training_over_a_model(refused, home):
+    assert "holds a model" in refused("train", home / "shapes", "--out", home / "model", *OPTIONS)
+
+
+def test_only_small_classes(refused, tmp_path):
+    shapes = write_shapes(tmp_path / "shapes", ("disc", "frame"), count=4)
+    for picture in sorted((shapes / "frame").iterdir())[1:]:
+        picture.unlink()
+    arguments = ("train", shapes, "--out", tmp_path / "m", "--skip-small-classes", *OPTIONS)
+    assert "without its small classes has images of one class only" in refused(*arguments)
+
+
+def test_a_pack_of_no_size(refused, home, tmp_path):
+    assert "0 is not in the range" in refused("data", "pack", home / "shapes", tmp_path / "p", "--size", 0, code=2)
+
+
+def test_a_label_that_looks_like_a_number(home, tmp_path):
+    rows = [f"{p},{'--5' if p.parent.name == 'disc' else '7'}" for p in sorted((home / "shapes").glob("[df]*/*.png"))]
+    (tmp_path / "list.csv").write_text("path,label\n" + "\n".join(rows))
+    assert read_images(tmp_path / "list.csv").class_names == ["7", "--5"]
+
+
+def test_results_of_something_else(refused, tmp_path):
+    (tmp_path / "ablation.csv").write_text("a,b\n1,2\n")
+    complaint = refused("paper", "report", "--results", tmp_path, "--out", tmp_path / "r.html")
+    assert "ablation.csv is not a results file of 'nngk paper'" in complaint
+
+
+def test_a_folder_that_is_named_like_an_image(home, tmp_path):
+    odd = tmp_path / "photos" / "inside.jpg"
+    odd.mkdir(parents=True)
+    shutil.copy(home / "shapes" / "disc" / "00.png", odd / "a.png")
+    done = nngk("classify", home / "model", tmp_path / "photos", "--json")
+    assert done.returncode == 0 and [row["image"] for row in json.loads(done.stdout)] == [str(odd / "a.png")]
+
+
+def test_fewer_images_than_are_shown_by_default(tmp_path):
+    shapes = write_shapes(tmp_path / "shapes", ("disc", "frame"), count=4)
+    train(shapes, Settings(**{**TINY, "epochs": 1, "val_fraction": 0.25, "test_fraction": 0.25}), out=tmp_path / "m")
+    done = nngk("search", tmp_path / "m", shapes / "disc" / "00.png", "--json")
+    assert done.returncode == 0 and 0 < len(json.loads(done.stdout)[0]["found"]) < 10
+
+
+def test_two_that_teach_at_once(home, tmp_path):
+    model = shutil.copytree(home / "model", tmp_path / "model")
+    pictures = home / "shapes" / "disc"
+    running = [
+        subprocess.Popen(command("add", model, f"class {i}", pictures / f"0{i}.png"), env=environment(), text=True)
+        for i in range(3)
+    ]
+    assert [process.wait(timeout=120) for process in running] == [0, 0, 0]
+    assert {f"class {i}" for i in range(3)} <= set(Model.load(model).class_names)
+
+
+def test_a_name_that_is_no_text(home, tmp_path):
+    odd = tmp_path / os.fsdecode(b"caf\xe9.png")
+    try:
+        shutil.copy(home / "shapes" / "disc" / "00.png", odd)
+    except OSError:
+        pytest.skip("this file system takes no such name")
+    done = nngk("classify", home / "model", odd, errors="surrogateescape")
+    assert done.returncode == 0 and done.stdout.startswith(f"{odd}: ")

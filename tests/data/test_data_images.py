@@ -239,3 +239,32 @@ def test_images_work_in_forked_workers(pets: Path) -> None:
     images.batch([0])  # its threads exist here and not in the workers
     loader = torch.utils.data.DataLoader(ImageDataset(images, table.labels), batch_size=6, num_workers=1)
     assert sum(len(batch) for batch, _, _ in loader) == 12
+
+
+def test_a_truncated_part_of_a_cache_is_decoded_again(pets: Path, tmp_path: Path) -> None:
+    table = read_images(pets)
+    first, second = table.select(range(6)), table.select(range(6, 12))
+    Images(first, 8, cache=tmp_path)
+    (store,) = tmp_path.glob("*/images.npy")
+    Images(second, 8, cache=tmp_path)
+    with store.open("r+b") as file:
+        file.truncate(store.stat().st_size // 2)
+    for part in (first, second, table):
+        assert torch.equal(Images(part, 8, cache=tmp_path).batch(range(len(part))), plain(part, 8))
+
+
+@pytest.mark.parametrize("damage", ["images.npy", "table.json"])
+def test_a_damaged_pack_is_packed_again(pets: Path, tmp_path: Path, damage: str) -> None:
+    table = read_images(pets)
+    pack(table, tmp_path / "p", 8)
+    file = tmp_path / "p" / damage
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    images, again = read_pack(pack(table, tmp_path / "p", 8))
+    assert torch.equal(images.batch(range(12)), plain(table, 8)) and again.class_names == table.class_names
+
+
+def test_a_pack_of_other_images_is_kept(pets: Path, tmp_path: Path) -> None:
+    shutil.copytree(pets, tmp_path / "others")
+    pack(read_images(pets), tmp_path / "p", 8)
+    with pytest.raises(InputError, match="holds a pack of other images"):
+        pack(read_images(tmp_path / "others"), tmp_path / "p", 8)

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from nngk.data import ImageTable, class_disjoint, split, stratified
@@ -46,6 +46,7 @@ def test_stratified_is_a_partition_with_each_class_in_its_share(
 def test_large_classes_are_within_one_image_of_their_share(counts: list[int], weights: list[int], seed: int) -> None:
     labels = np.repeat(np.arange(len(counts)), counts)
     fractions = np.array(weights) / sum(weights)
+    assume(fractions[0] * min(counts) >= 2)  # a training part that is owed less gets its two images from the others
     for part, fraction in zip(stratified(labels, fractions.tolist(), seed), fractions):
         mine = np.bincount(labels[part], minlength=len(counts))
         assert np.abs(mine - fraction * np.array(counts)).max() < 1

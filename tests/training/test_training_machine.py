@@ -7,7 +7,7 @@ from nngk.data import read_images, split
 from nngk.errors import InputError
 from nngk.training import loop, parts
 from nngk.training.config import Settings
-from nngk.training.graphs import Replayed
+from nngk.training.graphs import Replayed, own_gradients
 from nngk.training.run import Run
 from shapes import TINY, write_shapes
 
@@ -114,3 +114,15 @@ def test_without_a_gpu_nothing_is_replayed(data, tmp_path):
     run = make_run(data, tmp_path / "run")
     assert run.refresher.prepare is None
     torch.testing.assert_close(run.embed(run.parts.train, Replayed(run.network)), run.embed(run.parts.train))
+
+
+def test_gradients_that_are_one_tensor_become_two():
+    """Two biases that are added to each other have the same gradient, and clipping works in place."""
+    first, second, weight = (torch.nn.Parameter(torch.ones(3)) for _ in range(3))
+    out = (weight * 2 + (first + second)).sum()
+    found = torch.autograd.grad(out, [first, second, weight])
+    assert found[0].data_ptr() == found[1].data_ptr()  # else there is nothing to test
+    own = own_gradients(found, [first, second, weight])
+    assert len({g.data_ptr() for g in own}) == 3
+    assert all(torch.equal(a, b) for a, b in zip(own, found))
+    assert own_gradients([None], [first]) == (None,)

@@ -8,10 +8,11 @@ import torch
 
 from nngk.data import read_images
 from nngk.errors import InputError
-from nngk.files import read_tensors
+from nngk.files import read_tensors, write_json
 from nngk.training import loop
 from nngk.training.config import Settings
 from nngk.training.loop import Interrupted, train
+from nngk.training.run import Run
 from shapes import TINY, write_shapes
 
 TIMES = {"images_per_second", "refresh_seconds"}
@@ -131,7 +132,7 @@ def test_killed_before_any_write(write, data, tmp_path, monkeypatch, whole):
 
     def mortal(path, fill):
         nonlocal seen
-        if path.suffix in (".safetensors", ".json", ".jsonl", ".csv"):
+        if path.suffix in (".safetensors", ".new", ".json", ".jsonl", ".csv"):
             seen += 1
             if seen == write:
                 raise Killed
@@ -209,3 +210,37 @@ def test_leftovers_are_removed(cut, data):
     train(data, settings(), out=cut, resume=True)
     left = {path.name for path in (cut / "run").iterdir()} - {"images"}
     assert left == {"log.csv", "log.jsonl", "settings.json"}
+
+
+def test_a_checkpoint_of_the_same_step_is_never_overwritten(data, tmp_path, monkeypatch, whole):
+    """Stopped in the last step of an epoch, resumed, and then the disk is full while the epoch's end is saved."""
+    stop_after(monkeypatch, 2)
+    with pytest.raises(Interrupted):
+        train(data, settings(), out=tmp_path / "cut")
+    stop_after(monkeypatch, 0)
+
+    def full(path, value):
+        if path.name == "checkpoint.json":
+            raise OSError(28, "No space left on device")
+        write_json(path, value)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("nngk.training.checkpoint.write_json", full)
+        with pytest.raises(OSError, match="No space"):
+            train(data, settings(), out=tmp_path / "cut", resume=True)
+    train(data, settings(), out=tmp_path / "cut", resume=True)
+    assert_same(tmp_path / "cut", whole)
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_where_it_goes_on_does_not_decide_what_is_trained(here, data, tmp_path, monkeypatch):
+    """A pretrained network is frozen on a CPU and trained on a GPU, unless the run has already decided."""
+    monkeypatch.setattr(Run, "pretrained", property(lambda run: True))
+    monkeypatch.setattr(Run, "_frozen", lambda run: here if run.settings.freeze is None else run.settings.freeze)
+    stop_after(monkeypatch, 3)
+    with pytest.raises(Interrupted):
+        train(data, settings(), out=tmp_path / "cut")
+    stop_after(monkeypatch, 0)
+    monkeypatch.setattr(Run, "_frozen", lambda run: not here if run.settings.freeze is None else run.settings.freeze)
+    model = train(data, settings(), out=tmp_path / "cut", resume=True)
+    assert model.info["frozen"] is here and model.info["settings"]["freeze"] is here

@@ -3,11 +3,13 @@
 import csv
 import json
 import math
+import os
 
 import numpy as np
 import pytest
 import torch
 
+from nngk.bank import CentreBank
 from nngk.data import evaluation, read_images, split
 from nngk.errors import InputError
 from nngk.kernel import squared_distances
@@ -318,7 +320,7 @@ def test_tensorboard(data, tmp_path):
 
 def test_divergence_is_said(data, tmp_path):
     with pytest.raises(InputError, match=r"NaN or infinite|training diverged"):
-        train(data, settings(lr=1e30, clip=0.0, epochs=3, normalise=False), out=tmp_path / "m")
+        train(data, settings(lr=1e6, embedding_lr_factor=1e6, clip=0.0, epochs=3, normalise=False), out=tmp_path / "m")
 
 
 def test_a_class_with_one_image(data, tmp_path):
@@ -439,3 +441,35 @@ def test_what_cannot_be_reduced_is_refused(data, tmp_path):
         settings(dim=8, wide=4)
     with pytest.raises(InputError, match="cannot be reduced"):
         make_run(data, tmp_path / "run", loss="softmax", dim=3, wide=8)
+
+
+def test_a_model_is_not_replaced_by_mistake(data, tmp_path):
+    model = train(data, settings(), out=tmp_path / "m")
+    model.add("extra", [data.paths[0]])
+    model.save(tmp_path / "m")
+    with pytest.raises(InputError, match=r"holds a model.*--force"):
+        train(data, settings(), out=tmp_path / "m")
+    assert "extra" in Model.load(tmp_path / "m").class_names
+    train(data, settings(), out=tmp_path / "m", force=True)
+    assert "extra" not in Model.load(tmp_path / "m").class_names
+
+
+def test_a_rival_needs_no_bank_before_the_end(data, tmp_path, monkeypatch):
+    renewed = []
+    real = CentreBank.replace
+    monkeypatch.setattr(CentreBank, "replace", lambda *a, **k: renewed.append(1) or real(*a, **k))
+    train(data, settings(loss="softmax", epochs=3), out=tmp_path / "m")
+    assert len(renewed) == 1
+
+
+def test_names_that_are_no_text(tmp_path):
+    """A file system knows bytes: a name of another encoding must not cost the run its end."""
+    folder = write_shapes(tmp_path / "shapes", count=6)
+    odd = folder / "disc" / os.fsdecode(b"caf\xe9.png")
+    try:
+        (folder / "disc" / "00.png").rename(odd)
+    except OSError:
+        pytest.skip("this file system takes no such name")
+    model = train(folder, settings(), out=tmp_path / "m")
+    assert str(odd) in model.sources
+    assert Model.load(tmp_path / "m").sources == model.sources

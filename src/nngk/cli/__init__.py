@@ -1,5 +1,6 @@
 """The command line: thin skins over the library, each loaded when it is called, so that help is instant."""
 
+import io
 import sys
 from importlib import import_module
 from typing import Any
@@ -64,6 +65,8 @@ def cli() -> None:
 
 def main() -> None:
     """The entry point: a user's mistake ends in a sentence, never in a traceback."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a file name that is no text comes out as the bytes that it is
+        sys.stdout.reconfigure(errors="surrogateescape")
     try:
         code = cli(standalone_mode=False)
         if isinstance(code, int) and code:  # a command that ends with an exit code returns it here

@@ -45,15 +45,16 @@ def classify_command(
 @click.command("search")
 @model_argument
 @images_argument
-@click.option("-k", default=10, show_default=True, help="How many.")
+@click.option("-k", type=int, help="How many.  [default: 10, or as many as there are]")
 @device_option
 @json_option
-def search_command(model: Path, images: tuple[Path, ...], k: int, device: str, as_json: bool) -> None:
+def search_command(model: Path, images: tuple[Path, ...], k: int | None, device: str, as_json: bool) -> None:
     """Find the images of the bank that are most similar to IMAGES (files or folders), nearest first."""
     paths = image_files(images)
     from nngk.model import Model
 
-    found = Model.load(model, device).search(paths, k)
+    m = Model.load(model, device)
+    found = m.search(paths, max(1, min(10, len(m.centres))) if k is None else k)
     if as_json:
         rows = [{"image": str(p), "found": [vars(e) for e in hits]} for p, hits in zip(paths, found)]
         click.echo(json.dumps(rows))
@@ -72,17 +73,35 @@ def search_command(model: Path, images: tuple[Path, ...], k: int, device: str, a
     "--task", type=click.Choice(["classify", "metric"]), help="metric: retrieval only.  [default: the model's]"
 )
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Folder of a dataset that DATA names.")
+@click.option("--boxes/--no-boxes", default=None, help="Crop to the bounding boxes.  [default: as in training]")
+@click.option("--allow-missing", is_flag=True, help="Go on with an incomplete copy of a dataset.")
 @device_option
 @json_option
 def evaluate_command(
-    model: Path, data: str, split: str, task: str | None, data_dir: Path | None, device: str, as_json: bool
+    model: Path,
+    data: str,
+    split: str,
+    task: str | None,
+    data_dir: Path | None,
+    boxes: bool | None,
+    allow_missing: bool,
+    device: str,
+    as_json: bool,
 ) -> None:
     """Measure a model on labelled images in DATA (a folder, a CSV file, or a dataset's name): accuracy and calibration
     where the classes are the model's, and retrieval (Recall@K, MAP@R, NMI) among the images."""
     from nngk.evaluation import evaluate_model
     from nngk.model import Model
 
-    scores = evaluate_model(Model.load(model, device), data, split=split, task=task, data_dir=data_dir)
+    scores = evaluate_model(
+        Model.load(model, device),
+        data,
+        split=split,
+        task=task,
+        data_dir=data_dir,
+        crop_boxes=boxes,
+        allow_missing=allow_missing,
+    )
     if as_json:
         click.echo(json.dumps(scores))
         return
@@ -129,7 +148,7 @@ def image_files(given: tuple[Path, ...]) -> list[Path]:
     out: list[Path] = []
     for path in given:
         if path.is_dir():
-            inside = sorted(p for p in path.rglob("*") if is_image(p))
+            inside = sorted(p for p in path.rglob("*") if is_image(p) and p.is_file())
             if not inside:
                 raise InputError(f"The folder {path} holds no images.")
             out += inside

@@ -15,12 +15,12 @@ def bench_command() -> None:
 
 
 @bench_command.command("search")
-@click.option("--n", default=50_000, show_default=True, help="Points.")
-@click.option("--dim", default=512, show_default=True, help="Their dimensions.")
+@click.option("--n", type=click.IntRange(2), default=50_000, show_default=True, help="Points.")
+@click.option("--dim", type=click.IntRange(1), default=512, show_default=True, help="Their dimensions.")
 @click.option("--k", "ks", default="10,100", show_default=True, help="Neighbours, with commas between.")
 @click.option("--peers", default="exact,fanng,hnswlib,faiss-flat,faiss-hnsw,pynndescent", show_default=True)
 @click.option("--features", type=click.Path(path_type=Path), help="A .npy file of vectors in place of made ones.")
-@click.option("--threads", type=int, help="For every engine.  [default: as many as there are cores]")
+@click.option("--threads", type=click.IntRange(1), help="For every engine.  [default: as many as there are cores]")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for search.csv and the plot.")
 @json_option
@@ -63,5 +63,5 @@ def _vectors(path: Path | None) -> Any:
 
     try:
         return torch.as_tensor(np.load(path, allow_pickle=False)).float()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise InputError(f"{path} is not a .npy file of numbers: {error}.") from None

@@ -19,11 +19,10 @@ def add_command(model: Path, name: str, images: tuple[Path, ...], device: str, a
     """Teach a model the class NAME by showing it IMAGES (files or folders). Nothing is trained; a known class gets
     more images."""
     paths = image_files(images)
-    from nngk.model import Model
+    from nngk.storage import changing
 
-    m = Model.load(model, device)
-    total = m.add(name, paths)
-    m.save(model)
+    with changing(model, device) as m:
+        total = m.add(name, paths)
     if as_json:
         click.echo(json.dumps({"class": name, "added": len(paths), "images": total}))
     else:
@@ -36,11 +35,10 @@ def add_command(model: Path, name: str, images: tuple[Path, ...], device: str, a
 @json_option
 def remove_command(model: Path, name: str, as_json: bool) -> None:
     """Make a model forget the class NAME."""
-    from nngk.model import Model
+    from nngk.storage import changing
 
-    m = Model.load(model)
-    removed = m.remove(name)
-    m.save(model)
+    with changing(model) as m:
+        removed = m.remove(name)
     if as_json:
         click.echo(json.dumps({"class": name, "removed": removed}))
     else:

@@ -49,7 +49,7 @@ def download_command(name: str, directory: Path) -> None:
 @click.argument("name")
 @click.argument("directory", type=folder)
 @click.argument("out", type=folder)
-@click.option("--size", default=256, show_default=True, help="Side of the squared images.")
+@click.option("--size", type=click.IntRange(1), default=256, show_default=True, help="Side of the squared images.")
 @click.option("--task", type=click.Choice(["classify", "metric"]), default="classify", show_default=True)
 @click.option("--boxes/--no-boxes", default=None, help="Crop to the bounding boxes.  [default: as the paper does]")
 @click.option("--seed", default=0, show_default=True, help="Of the validation split.")

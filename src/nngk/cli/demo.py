@@ -33,9 +33,14 @@ def demo_command(out: Path, force: bool, as_json: bool) -> None:
         shutil.rmtree(out / "model", ignore_errors=True)
     started = time.perf_counter()
     from nngk.demo import demonstrate
-    from nngk.demo_page import write_page
+    from nngk.demo_page import require_page, write_page
+    from nngk.training.loop import Interrupted
 
-    demo = demonstrate(out)
+    require_page()  # before anything is trained
+    try:
+        demo = demonstrate(out)
+    except Interrupted:
+        raise Interrupted(f"Stopped. Start the demonstration anew with: nngk demo --out {out} --force") from None
     scores = demo.scores()
     write_page(demo, out / "index.html", time.perf_counter() - started)
     if as_json:

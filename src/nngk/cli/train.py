@@ -19,6 +19,7 @@ from nngk.training.config import Settings, read_config
     "--config", type=click.Path(path_type=Path), help="Settings in a TOML file; options on the command line win."
 )
 @click.option("--resume", is_flag=True, help="Go on with a run that was stopped in --out.")
+@click.option("--force", is_flag=True, help="Replace the model that is in --out.")
 @click.option(
     "--data-dir", type=click.Path(path_type=Path), help="Folder of a dataset that DATA names, or of a CSV's paths."
 )
@@ -37,6 +38,7 @@ def train_command(
     out: Path,
     config: Path | None,
     resume: bool,
+    force: bool,
     data_dir: Path | None,
     boxes: bool | None,
     allow_missing: bool,
@@ -59,6 +61,7 @@ def train_command(
 
     from nngk import progress
     from nngk.data import read_images
+    from nngk.data.table import require_classes
     from nngk.training.loop import train
 
     progress.quiet = quiet
@@ -66,8 +69,8 @@ def train_command(
         data, data_dir=data_dir, task=settings.task, seed=settings.seed, allow_missing=allow_missing, crop_boxes=boxes
     )
     if skip_small_classes:
-        table = table.without_small_classes(2)
-    model = train(table, settings, out=out, resume=resume, tensorboard=tensorboard, profile=profile)
+        table = require_classes(table.without_small_classes(2), f"{data} without its small classes")
+    model = train(table, settings, out=out, resume=resume, tensorboard=tensorboard, profile=profile, force=force)
     if as_json:
         click.echo(json.dumps({"model": str(out), **model.info}))
         return

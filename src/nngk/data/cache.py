@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from nngk.data.pack import Progress, keys, locked, places, write
-from nngk.data.packfile import Pack, is_pack, open_pack
+from nngk.data.packfile import Pack, finished
 from nngk.data.table import ImageTable
 from nngk.errors import InputError
 
@@ -40,6 +40,8 @@ def cached(
                     progress=progress,
                 )
                 packs, found = _look_up(folder, size, wanted)
+    if (found[:, 0] < 0).any():
+        raise InputError(f"Pictures that were just decoded are not in {folder}: remove that folder and start again.")
     return [pack.images for pack in packs], found[:, 0], found[:, 1]
 
 
@@ -53,14 +55,7 @@ def _shard(folder: Path, size: int, table: ImageTable, missing: np.ndarray) -> P
 
 
 def _packs(folder: Path) -> list[Pack]:
-    opened = []
-    for place in [folder, *sorted(folder.glob("*/"))]:
-        if is_pack(place):
-            try:
-                opened.append(open_pack(place))
-            except InputError:
-                continue  # a damaged part of a cache is as good as none
-    return opened
+    return [pack for place in [folder, *sorted(folder.glob("*/"))] if (pack := finished(place)) is not None]
 
 
 def _look_up(folder: Path, size: int, wanted: list[str]) -> tuple[list[Pack], np.ndarray]:

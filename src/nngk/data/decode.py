@@ -17,7 +17,8 @@ from nngk.data.packfile import packed_row
 from nngk.errors import InputError
 
 # What Pillow raises for damaged files, depending on the format and on where the damage is.
-_DAMAGE = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, struct.error, zlib.error, MemoryError)
+_DAMAGE: tuple[type[Exception], ...] = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, MemoryError)
+_DAMAGE += (struct.error, zlib.error, RuntimeError, Image.DecompressionBombError)
 
 
 def load_image(source: Any) -> Image.Image:
@@ -96,7 +97,7 @@ def _from_file(path: Path) -> Image.Image:
         raise InputError(f"{path} is a folder, not an image: give the path of one picture.") from None
     except InputError:
         raise
-    except (*_DAMAGE, Image.DecompressionBombError) as error:
+    except _DAMAGE as error:
         raise InputError(
             f"The image {path} cannot be read ({error}): it is damaged, cut short or not an image. "
             "Replace it or remove it."

@@ -72,7 +72,7 @@ def read_official(
         raise InputError(f"The {dataset.title} in {root} has none of its images: unpack or download it again.")
     crop = (dataset.crop and task == "classify") if crop_boxes is None else crop_boxes
     if crop and listed.boxes is None:
-        raise InputError(f"{dataset.title} has no bounding boxes: leave crop_boxes off.")
+        raise InputError(f"{dataset.title} has no bounding boxes: leave crop_boxes off (--no-boxes).")
     table = ImageTable(
         paths=[path or root / name for path, name in zip(paths, listed.names)],
         labels=listed.labels,

@@ -20,7 +20,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nngk.data.decode import square
-from nngk.data.packfile import FORMAT, IMAGES, TABLE, VERSION, is_pack, open_pack, row_number, row_path, write_json
+from nngk.data.packfile import (
+    FORMAT,
+    IMAGES,
+    TABLE,
+    VERSION,
+    finished,
+    is_pack,
+    open_pack,
+    row_number,
+    row_path,
+    write_json,
+)
 from nngk.data.table import ImageTable
 from nngk.errors import InputError
 
@@ -60,6 +71,9 @@ def pack(
         raise InputError("There are no images to pack: give a table with at least one.")
     if out.exists() and not is_pack(out) and any(not _ours(file.name) for file in out.iterdir()):
         raise InputError(f"{out} holds other files: name an empty or a new folder for the pack.")
+    before = finished(out)
+    if before is not None and not set(before.meta.get("places", ())) & set(places(table)):
+        raise InputError(f"{out} holds a pack of other images ({before.meta.get('name')}): name a new folder.")
     with locked(out):
         write(table, out, size, threads=threads, progress=progress)
     return out
@@ -121,11 +135,10 @@ def write(
 ) -> None:
     """Fill `folder` with the pack of `table`, going on from what an interrupted call left there."""
     row_keys = keys(table)
-    if is_pack(folder):
-        meta = json.loads((folder / TABLE).read_text(encoding="utf-8"))
-        if meta.get("keys") == row_keys and meta.get("size") == size:
-            write_json(folder / TABLE, _meta(table, size, row_keys, meta["crc32"]))  # labels may have changed
-            return
+    whole = finished(folder)
+    if whole is not None and whole.meta.get("keys") == row_keys and whole.size == size:
+        write_json(folder / TABLE, _meta(table, size, row_keys, whole.meta["crc32"]))  # labels may have changed
+        return
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / f"{IMAGES}.part"
     target, sums = _resume(folder, part, size, row_keys)

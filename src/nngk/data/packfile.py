@@ -77,6 +77,16 @@ def open_pack(folder: Path) -> Pack:
     return Pack(folder, images, meta)
 
 
+def finished(folder: Path) -> Pack | None:
+    """The pack in a folder; None where there is none, or a damaged one, which is as good as none."""
+    if not is_pack(folder):
+        return None
+    try:
+        return open_pack(folder)
+    except InputError:
+        return None
+
+
 def map_images(file: Path) -> np.memmap:
     """The array in `file`, mapped afresh whenever the file has been replaced."""
     stat = file.stat()

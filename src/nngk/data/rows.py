@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,7 @@ def _text(value: Any) -> str:
 
 
 def _is_whole(text: str) -> bool:
-    return text.lstrip("-").isascii() and text.lstrip("-").isdigit()
+    return re.fullmatch("-?[0-9]+", text) is not None
 
 
 def _splits(columns: Mapping[str, Sequence[Any]], numbers: Sequence[int], source: str) -> list[str] | None:

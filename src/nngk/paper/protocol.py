@@ -80,7 +80,7 @@ def finished(folder: Path, table: ImageTable, settings: Settings) -> dict[str, A
     result = folder / "result.json"
     if result.exists():
         return read_json(result, "a finished run")
-    model = train(table, settings, out=folder, resume=(folder / "run" / "checkpoint.json").exists())
+    model = train(table, settings, out=folder, resume=(folder / "run" / "checkpoint.json").exists(), force=True)
     log = [json.loads(line) for line in (folder / "run" / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     figures: dict[str, Any] = {**model.info.get("test", {}), "epochs": model.info["best_epoch"]}
     at_best: dict[str, Any] = next((row for row in log if row["epoch"] == figures["epochs"]), {})

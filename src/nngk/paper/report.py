@@ -14,7 +14,7 @@ from nngk.paper.embedding import LARGE_TILE
 from nngk.paper.experiments import EXPERIMENTS
 from nngk.paper.markdown import to_markdown
 from nngk.paper.scores import SHOWN, Group, comparable, group_rows, published
-from nngk.paper.store import Row, read_rows
+from nngk.paper.store import Row, experiment_rows, read_rows
 from nngk.paper.tables import PRESET_NAMES, Table, build_tables, title_of
 from nngk.paper.trial import Experiment
 
@@ -105,7 +105,7 @@ def write_report(results: Path, out: Path) -> list[Path]:
 
 def build_section(experiment: Experiment, results: Path) -> Section:
     """What the results say about one experiment."""
-    groups = group_rows(read_rows(results / f"{experiment.name}.csv"))
+    groups = group_rows(experiment_rows(results, experiment.name))
     section = Section(experiment, groups)
     if not groups:
         return section

@@ -38,6 +38,15 @@ def read_rows(path: Path) -> list[Row]:
         raise InputError(f"{path} cannot be read as a results file ({error}); restore or remove it.") from None
 
 
+def experiment_rows(results: Path, experiment: str) -> list[Row]:
+    """The rows of an experiment; a file of that name with other columns is refused."""
+    path = results / f"{experiment}.csv"
+    rows = read_rows(path)
+    if rows and not {"key", "variant", *IDENTITY} <= set(rows[0]):
+        raise InputError(f"{path} is not a results file of 'nngk paper'; restore or remove it.")
+    return rows
+
+
 def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
     """The whole file anew, atomically."""
     rows = list(rows)

@@ -25,11 +25,11 @@ GPU_POINTS = 20_000_000
 
 
 class Choice(NamedTuple):
-    """An engine's name, why, and the recall to expect of its lists."""
+    """An engine's name, why, and the recall to expect of its lists, where that is known."""
 
     name: str
     reason: str
-    recall: float
+    recall: float | None
 
 
 def choose(n: int, dim: int, k: int, device: str | torch.device = "cpu") -> Choice:

@@ -24,8 +24,9 @@ def save_checkpoint(
     numbers, moments = _optimiser_state(optimiser)
     tensors = tensors_of(modules) | {f"optimiser/{key}": t for key, t in moments.items()}
     tensors |= {f"best/{key}": t for key, t in (best or {}).items()}
-    name = f"checkpoint-{state['step']}.safetensors"
-    checksum = write_tensors(folder / name, tensors)
+    checksum = write_tensors(folder / "checkpoint.new", tensors)
+    name = f"checkpoint-{state['step']}-{checksum[:12]}.safetensors"  # never the name of the one before it
+    (folder / "checkpoint.new").replace(folder / name)
     write_json(folder / "checkpoint.json", {"tensors": name, "sha256": checksum, "optimiser": numbers, "state": state})
     for old in folder.glob("checkpoint-*.safetensors"):
         if old.name != name:

@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from nngk.errors import InputError
+from nngk.widths import NARROWEST, WIDEST
 
+LARGEST = 1e6  # of numbers that have no limit of their own
+OF_THE_MACHINE = ("device", "threads", "resident_gib", "compile")  # what may change when a run goes on elsewhere
 Start = Literal["auto", "random", "projection", "discriminant"]  # of the embedding layer
 
 
@@ -98,7 +101,8 @@ class Settings:
         self._require(self.epochs >= 1, "epochs", "at least 1")
         self._require(self.batch_size >= 2, "batch_size", "at least 2")
         self._require(self.layers is None or self.layers >= 1, "layers", "at least 1")
-        self._require(0 < self.lr < math.inf, "lr", "above 0")
+        self._require(0 < self.lr <= LARGEST, "lr", f"above 0 and up to {LARGEST:g}")
+        self._require(self.seed < 2**31, "seed", "below 2147483648")
         for field in ("dropout", "drop_centres"):
             self._require(0 <= getattr(self, field) < 1, field, "from 0 to below 1")
         self._require(0 <= self.val_fraction < 1, "val_fraction", "from 0 to below 1")
@@ -107,17 +111,20 @@ class Settings:
         self._require(0 <= self.warmup < 1, "warmup", "from 0 to below 1")
         for field in ("dim", "n_neighbours", "resize", "crop_size", "train_crop_size"):
             self._require((getattr(self, field) or 0) >= 0, field, "at least 1, or 0 for none")
-        for field in ("guaranteed", "per_class", "patience", "seed", "clip", "weight_decay", "momentum", "margin"):
+        self._require((self.dim or 0) <= 65536, "dim", "at most 65536")
+        for field in ("guaranteed", "per_class", "patience", "seed"):
             self._require(getattr(self, field) >= 0, field, "at least 0")
+        for field in ("clip", "weight_decay", "momentum", "margin"):
+            self._require(0 <= getattr(self, field) <= LARGEST, field, f"from 0 to {LARGEST:g}")
         for field in ("sigma_factor", "sigma_lr_factor", "weight_lr_factor", "embedding_lr_factor", "shrinkage"):
-            self._require(0 < getattr(self, field) < math.inf, field, "above 0")
+            self._require(0 < getattr(self, field) <= LARGEST, field, f"above 0 and up to {LARGEST:g}")
         self._require(self.threads >= 1, "threads", "at least 1")
         self._require(0 <= self.resident_gib < math.inf, "resident_gib", "at least 0")
         listed = not self.drop_centres or bool(self.n_neighbours)
         self._require(listed, "drop_centres", "0 without neighbour lists (n_neighbours empty)")
         self._require(not self.wide or self.wide >= (self.dim or math.inf), "wide", "at least as large as 'dim'")
         if isinstance(self.sigma, int | float):
-            self._require(0 < self.sigma < math.inf, "sigma", "above 0")
+            self._require(NARROWEST <= self.sigma <= WIDEST, "sigma", f"from {NARROWEST:g} to {WIDEST:g}")
 
     def _require(self, holds: bool, field: str, expected: str) -> None:
         if not holds:

@@ -32,6 +32,7 @@ def finish(run: Run, seconds: float) -> Model:
         "task": run.settings.task,
         "settings": run.settings.to_dict(),
         "frozen": run.frozen,
+        "boxes": table.boxes is not None,
         "best_epoch": run.at.best_epoch + 1,
         "seconds": round(seconds, 3),
     }

@@ -5,6 +5,7 @@ backward pass are recorded here on the first batch; what lies between and around
 ordinary code, so that any loss can be used.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -76,7 +77,7 @@ class _Capture:
 
     def _differentiate(self, out: Tensor, gradient: Tensor) -> tuple[Tensor | None, ...]:
         found = torch.autograd.grad(out, self.parameters, gradient, allow_unused=True)
-        return tuple(None if g is None else laid_out(g, p) for g, p in zip(found, self.parameters))
+        return own_gradients(found, self.parameters)
 
     def replay(self, images: Tensor) -> Tensor:
         self.images.copy_(images)
@@ -92,6 +93,22 @@ class _Capture:
         self.backward.replay()
         for parameter, gradient in zip(self.parameters, self.gradients):
             parameter.grad = gradient
+
+
+def own_gradients(found: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+    """Each parameter's gradient in memory of its own, as ``backward`` would leave it.
+
+    Parameters that are only added to each other have one and the same: clipping it in place would clip it twice.
+    """
+    out: list[Tensor | None] = []
+    seen: set[int] = set()
+    for gradient, parameter in zip(found, parameters):
+        if gradient is not None:
+            gradient = laid_out(gradient, parameter)
+            gradient = gradient.clone() if gradient.data_ptr() in seen else gradient
+            seen.add(gradient.data_ptr())
+        out.append(gradient)
+    return tuple(out)
 
 
 def laid_out(gradient: Tensor, parameter: Tensor) -> Tensor:

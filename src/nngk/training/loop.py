@@ -20,7 +20,7 @@ from nngk.loss import GaussianKernelLoss
 from nngk.model import Model
 from nngk.progress import say, task
 from nngk.rivals.base import RivalLoss
-from nngk.training.config import Settings
+from nngk.training.config import OF_THE_MACHINE, Settings
 from nngk.training.finish import finish
 from nngk.training.log import RunLog
 from nngk.training.optimiser import rate
@@ -45,11 +45,12 @@ def train(
     resume: bool = False,
     tensorboard: bool = False,
     profile: bool = False,
+    force: bool = False,
 ) -> Model:
     """Train on a folder, CSV file, data frame or :class:`ImageTable`; returns the model, also saved in ``out``.
 
     ``resume`` continues a run that was stopped in ``out``, as if it had not been. ``profile`` watches some steps and
-    writes where their time went into ``out/run/profile``.
+    writes where their time went into ``out/run/profile``. ``force`` lets the new model replace one that is there.
     """
     settings = settings or Settings()
     out = Path(out)
@@ -58,12 +59,14 @@ def train(
         settings = _same_settings(folder, settings)
     elif (folder / "checkpoint.json").exists():
         raise InputError(f"{out} holds an unfinished run. Continue it with --resume, or choose another folder.")
+    elif (out / "model.json").exists() and not force:
+        raise InputError(f"{out} holds a model. Choose another folder with --out, or replace it with --force.")
     table = data if isinstance(data, ImageTable) else read_images(data, task=settings.task, seed=settings.seed)
     parts = split(table, settings.task, settings.val_fraction, settings.test_fraction, settings.seed)
     require_pairs(parts.train, "training")
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "settings.json", settings.to_dict())
     run = Run(parts, settings, folder)
+    write_json(folder / "settings.json", run.settings.to_dict())
     if resume:
         run.resume()
     else:
@@ -77,7 +80,8 @@ def train(
         while run.at.epoch < settings.epochs and not _patience_lost(run):
             loss, images_per_second = train_epoch(run, stopping, started, watcher)
             # Validation reads the embeddings of this moment; where the bank is due now, it provides half of them.
-            run.refresher.before_step(run.at.step, run.trainee)
+            if isinstance(run.objective, GaussianKernelLoss):
+                run.refresher.before_step(run.at.step, run.trainee)
             scores, score = validate(run)
             better = score > run.at.best_score or not score
             if better:
@@ -219,7 +223,8 @@ def _introduce(run: Run, resume: bool) -> None:
         f"on {run.device}."
     )
     if isinstance(run.objective, GaussianKernelLoss) and run.bank.n_neighbours is not None:
-        say(f"Neighbour lists: {run.search.reason}; expected recall {run.search.recall:.2f}.")
+        recall = "" if run.search.recall is None else f"; expected recall {run.search.recall:.2f}"
+        say(f"Neighbour lists: {run.search.reason}{recall}.")
     if resume:
         say(f"Resuming in epoch {run.at.epoch + 1} of {s.epochs}.")
 
@@ -232,7 +237,7 @@ def _same_settings(folder: Path, asked: Settings) -> Settings:
             "Start one without --resume."
         )
     before = Settings.from_dict(read_json(folder / "settings.json", "a run that can be resumed"))
-    free, old, new = ("device", "threads", "resident_gib", "compile"), before.to_dict(), asked.to_dict()
+    free, old, new = OF_THE_MACHINE, before.to_dict(), asked.to_dict()
     default = Settings().to_dict()
     changed = [n for n in new if n not in free and new[n] not in (old[n], default[n])]
     if changed:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -68,6 +68,8 @@ class Run:
         torch.manual_seed(settings.seed)
         self.network = self._network()
         self.frozen = self._frozen()
+        # What the machine decided is settled with it: a run that goes on elsewhere trains the same parameters.
+        self.settings = replace(settings, freeze=self.frozen)
         self.parts = self._parts()
         self.trainee: nn.Module = Projection(self.network) if self.frozen else self.network
         # The same weights; what refreshes and scores go through stays as it is, with batches of other sizes.
@@ -123,9 +125,8 @@ class Run:
     def _engine(self) -> Engine:
         """The search behind the neighbour lists; kept from refresh to refresh."""
         n, dim, k, s = len(self.bank), self.network.dim, self.bank.considered, self.settings
-        self.search = (
-            choose(n, dim, k, self.device) if s.search == "auto" else Choice(s.search, f"{s.search}, as set", 1)
-        )
+        as_set = Choice(s.search, f"{s.search}, as set", 1.0 if s.search == "exact" else None)
+        self.search = choose(n, dim, k, self.device) if s.search == "auto" else as_set
         return create_engine(self.search.name, dim=dim, n=n, k=k, device=self.device, seed=s.seed)
 
     def _stepping(self) -> Callable[[Tensor], Tensor]:
