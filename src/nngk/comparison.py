@@ -23,7 +23,7 @@ from nngk.errors import InputError
 from nngk.files import read_json, write_json
 from nngk.networks import create_network
 from nngk.progress import say
-from nngk.rivals import LOSSES, create_loss
+from nngk.rivals import create_loss, require_loss
 from nngk.training.config import OF_THE_MACHINE, Settings
 from nngk.training.loop import Interrupted, train
 from nngk.training.run import pick_device
@@ -101,9 +101,7 @@ def settle_split(table: ImageTable, settings: Settings) -> ImageTable:
 
 
 def _check_loss(loss: str, table: ImageTable, settings: Settings) -> None:
-    if loss not in LOSSES:
-        raise InputError(f"There is no loss '{loss}'. Choose from: {', '.join(LOSSES)}.")
-    if loss != "nngk":
+    if require_loss(loss) != "nngk":
         rival = create_loss(loss, dim=settings.dim or 1, n_classes=len(table.class_names), n_examples=len(table))
         rival.batches(torch.as_tensor(table.labels), settings.batch_size, settings.seed, 0)
 

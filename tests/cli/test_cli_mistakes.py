@@ -317,3 +317,20 @@ def test_a_name_that_is_no_text(home, tmp_path):
         pytest.skip("this file system takes no such name")
     done = nngk("classify", home / "model", odd, errors="surrogateescape")
     assert done.returncode == 0 and done.stdout.startswith(f"{odd}: ")
+
+
+def test_pictures_too_small_for_the_network(refused, home, tmp_path):
+    small = ("--network", "googlenet-bvlc", "--weights", "random", "--resize", 4, "--crop-size", 4, "--device", "cpu")
+    complaint = refused("train", home / "shapes", "--out", tmp_path / "m", *small)
+    assert "googlenet-bvlc cannot read pictures of 4 pixels a side" in complaint
+
+
+def test_wrong_names_are_noticed_before_the_images_are_read(refused, tmp_path):
+    shapes = write_shapes(tmp_path / "shapes", count=3)
+    for option, value, expected in (
+        ("--loss", "contrast", "There is no loss 'contrast'"),
+        ("--search", "fang", "There is no search engine 'fang'"),
+        ("--update-interval", "often", "The update interval must be"),
+    ):
+        assert expected in refused("train", shapes, "--out", tmp_path / "m", *OPTIONS, option, value)
+    assert not (tmp_path / "m").exists()

@@ -153,6 +153,13 @@ _ALL = (
 LOSSES: dict[str, LossInfo] = {info.name: info for info in _ALL}
 
 
+def require_loss(name: str) -> str:
+    """The name itself, or a sentence with the names there are."""
+    if name not in LOSSES:
+        raise InputError(f"There is no loss '{name}'. Choose one of: {', '.join(LOSSES)}.")
+    return name
+
+
 def create_loss(
     name: str, *, dim: int, n_classes: int, n_examples: int | None = None, seed: int = 0, **options: Any
 ) -> "RivalLoss":
@@ -168,9 +175,7 @@ def create_loss(
     """
     import torch
 
-    if name not in LOSSES:
-        raise InputError(f"There is no loss '{name}'. Choose one of: {', '.join(LOSSES)}.")
-    if not LOSSES[name].home:
+    if not LOSSES[require_loss(name)].home:
         raise InputError(f"The loss '{name}' needs a bank of centres: build it with nngk.GaussianKernelLoss.")
     if dim < 1 or n_classes < 2 or (n_examples is not None and n_examples < 2):
         raise InputError(

@@ -53,6 +53,13 @@ def choose(n: int, dim: int, k: int, device: str | torch.device = "cpu") -> Choi
     return Choice("fanng", reason, FANNG_RECALL)
 
 
+def require_engine(name: str) -> str:
+    """The name itself, or a sentence with the names there are."""
+    if name not in ENGINES:
+        raise InputError(f"There is no search engine {name!r}; take one of {', '.join(ENGINES)}.")
+    return name
+
+
 def create_engine(
     name: str = "auto",
     *,
@@ -69,9 +76,7 @@ def create_engine(
     >>> len(create_engine("exact", dim=8))
     0
     """
-    if name not in ENGINES:
-        raise InputError(f"There is no search engine {name!r}; take one of {', '.join(ENGINES)}.")
-    if name == "auto":
+    if require_engine(name) == "auto":
         if n is None:
             raise InputError("search='auto' chooses by the number of points: give n.")
         name = choose(n, dim, k, device).name

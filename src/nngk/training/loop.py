@@ -19,7 +19,10 @@ from nngk.files import read_json, write_json
 from nngk.loss import GaussianKernelLoss
 from nngk.model import Model
 from nngk.progress import say, task
+from nngk.refresh import interval_in_steps
+from nngk.rivals import require_loss
 from nngk.rivals.base import RivalLoss
+from nngk.search import require_engine
 from nngk.training.config import OF_THE_MACHINE, Settings
 from nngk.training.finish import finish
 from nngk.training.log import RunLog
@@ -61,6 +64,10 @@ def train(
         raise InputError(f"{out} holds an unfinished run. Continue it with --resume, or choose another folder.")
     elif (out / "model.json").exists() and not force:
         raise InputError(f"{out} holds a model. Choose another folder with --out, or replace it with --force.")
+    # Mistakes that would else show only after minutes of decoding.
+    require_loss(settings.loss)
+    require_engine(settings.search)
+    interval_in_steps(settings.update_interval, 1)
     table = data if isinstance(data, ImageTable) else read_images(data, task=settings.task, seed=settings.seed)
     parts = split(table, settings.task, settings.val_fraction, settings.test_fraction, settings.seed)
     require_pairs(parts.train, "training")

@@ -56,8 +56,24 @@ def network_of(settings: Settings) -> EmbeddingNetwork:
         layer_norm=s.layer_norm,
         normalise=s.normalise,
     )
+    own = network.input.size
     network.input = input_spec(network, s)
+    for size in {network.input.size, s.train_crop_size or own} - {own}:
+        _require_readable(network, size)
     return network
+
+
+def _require_readable(network: EmbeddingNetwork, size: int) -> None:
+    """Pictures may be too small to leave anything of them after all poolings."""
+    training = network.training
+    try:
+        with torch.no_grad():
+            network.eval()(torch.zeros(1, 3, size, size))
+    except RuntimeError:
+        name = network.config["name"]
+        raise InputError(f"{name} cannot read pictures of {size} pixels a side: set --crop-size higher.") from None
+    finally:
+        network.train(training)
 
 
 def input_spec(network: EmbeddingNetwork, settings: Settings) -> InputSpec:
