@@ -168,6 +168,11 @@ def test_settings_of_the_run_are_kept(cut, data, whole):
     assert_same(cut, whole)
 
 
+def test_a_default_that_was_asked_for_is_no_default(cut, data):
+    with pytest.raises(InputError, match=r"another epochs \(3, now 20\)"):
+        train(data, Settings(device="cpu", epochs=20), out=cut, resume=True, named=["epochs", "device"])
+
+
 def test_other_settings_are_refused(cut, data):
     with pytest.raises(InputError, match=r"another lr \(0.001, now 0.5\).*its own settings"):
         train(data, settings(lr=0.5), out=cut, resume=True)

@@ -56,8 +56,8 @@ def train_command(
     nngk train photos/ --out my-model
     nngk train cub200 --data-dir ~/data --task metric --network googlenet-bvlc --weights FILE
     """
-    values = read_config(config) if config else {}
-    settings = Settings.from_dict(values | given_settings(options), str(config or "the command line"))
+    values = (read_config(config) if config else {}) | given_settings(options)
+    settings = Settings.from_dict(values, str(config or "the command line"))
 
     from nngk import progress
     from nngk.data import read_images
@@ -70,7 +70,16 @@ def train_command(
     )
     if skip_small_classes:
         table = require_classes(table.without_small_classes(2), f"{data} without its small classes")
-    model = train(table, settings, out=out, resume=resume, tensorboard=tensorboard, profile=profile, force=force)
+    model = train(
+        table,
+        settings,
+        out=out,
+        resume=resume,
+        tensorboard=tensorboard,
+        profile=profile,
+        force=force,
+        named=values,
+    )
     if as_json:
         click.echo(json.dumps({"model": str(out), **model.info}))
         return

@@ -4,7 +4,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -49,17 +49,19 @@ def train(
     tensorboard: bool = False,
     profile: bool = False,
     force: bool = False,
+    named: Collection[str] = (),
 ) -> Model:
     """Train on a folder, CSV file, data frame or :class:`ImageTable`; returns the model, also saved in ``out``.
 
     ``resume`` continues a run that was stopped in ``out``, as if it had not been. ``profile`` watches some steps and
     writes where their time went into ``out/run/profile``. ``force`` lets the new model replace one that is there.
+    ``named`` are the settings that somebody gave: a resumed run must share them even at their default.
     """
     settings = settings or Settings()
     out = Path(out)
     folder = out / "run"
     if resume:
-        settings = _same_settings(folder, settings)
+        settings = _same_settings(folder, settings, named)
     elif (folder / "checkpoint.json").exists():
         raise InputError(f"{out} holds an unfinished run. Continue it with --resume, or choose another folder.")
     elif (out / "model.json").exists() and not force:
@@ -236,7 +238,7 @@ def _introduce(run: Run, resume: bool) -> None:
         say(f"Resuming in epoch {run.at.epoch + 1} of {s.epochs}.")
 
 
-def _same_settings(folder: Path, asked: Settings) -> Settings:
+def _same_settings(folder: Path, asked: Settings, named: Collection[str]) -> Settings:
     """The settings of the run that is resumed. Only the machine may change: the rate's course depends on the rest."""
     if not (folder / "checkpoint.json").exists():
         raise InputError(
@@ -246,7 +248,7 @@ def _same_settings(folder: Path, asked: Settings) -> Settings:
     before = Settings.from_dict(read_json(folder / "settings.json", "a run that can be resumed"))
     free, old, new = OF_THE_MACHINE, before.to_dict(), asked.to_dict()
     default = Settings().to_dict()
-    changed = [n for n in new if n not in free and new[n] not in (old[n], default[n])]
+    changed = [n for n in new if n not in free and new[n] != old[n] and (n in named or new[n] != default[n])]
     if changed:
         told = ", ".join(f"{name} ({old[name]!r}, now {new[name]!r})" for name in changed)
         raise InputError(
