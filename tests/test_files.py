@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from nngk.errors import InputError
 from nngk.files import read_json, read_tensors, sha256, write_atomically, write_json, write_tensors
@@ -87,3 +88,13 @@ def test_a_pickle_is_never_opened(tmp_path):
     torch.save({"a": torch.zeros(2)}, path)
     with pytest.raises(InputError, match="damaged"):
         read_tensors(path)
+
+
+def test_a_full_disk_is_the_machines_fault(tmp_path, monkeypatch):
+    def full(*_):
+        raise SafetensorError("I/O error: No space left on device")
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    with pytest.raises(OSError, match=r"could not be written .*No space left"):
+        write_tensors(tmp_path / "t.safetensors", {"a": torch.zeros(2)})
+    assert list(tmp_path.iterdir()) == []

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from nngk import storage
 from nngk.errors import InputError
 from nngk.model import Model
 from nngk.networks import create_network
@@ -223,3 +224,19 @@ def test_nan_in_a_record_is_never_written(folder):
     with pytest.raises(ValueError, match="JSON"):
         model.save(folder)
     assert Model.load(folder).info.get("loss") is None
+
+
+def test_a_model_that_is_replaced_while_it_is_read(folder, monkeypatch):
+    """Between its JSON and its tensors a new model takes the old one's place: the reader gets the new one."""
+    real, done = storage.read_tensors, []
+
+    def late(path, checksum=None):
+        if not done:
+            done.append(path)
+            other = Model.load(folder)
+            other.remove(other.class_names[0])
+            other.save(folder)
+        return real(path, checksum)
+
+    monkeypatch.setattr(storage, "read_tensors", late)
+    assert len(Model.load(folder).class_names) == 2 and done

@@ -3,7 +3,8 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +46,29 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     return value
 
 
+def write_named_tensors(folder: Path, kind: str, tensors: dict[str, Tensor]) -> tuple[str, str]:
+    """Write tensors into a file whose name says what is in it, so that no other is overwritten: name and SHA-256.
+
+    A reader keeps the files it knows until the JSON that names them points to new ones.
+    """
+    path = folder / f".{kind}.new"
+    checksum = write_tensors(path, tensors)
+    name = f"{kind}-{checksum[:12]}.safetensors"
+    path.replace(folder / name)
+    return name, checksum
+
+
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> str:
     """Write a safetensors file, atomically; returns its SHA-256."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     # safetensors refuses tensors that share memory or are not laid out in order; copies are neither.
     plain = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
-    write_atomically(path, lambda part: save_file(plain, part))
+    try:
+        write_atomically(path, lambda part: save_file(plain, part))
+    except SafetensorError as error:  # a full disk, in this library's words
+        raise OSError(f"{path} could not be written ({error})") from None
     return sha256(path)
 
 
@@ -73,3 +90,17 @@ def read_tensors(path: Path, checksum: str | None = None) -> dict[str, Tensor]:
 def sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Let one process at a time write into a folder; the others wait."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("a") as stream:
+        try:
+            import fcntl
+
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        except (ImportError, OSError):
+            pass  # no such lock on this system: two writers would do the work twice, with the same result
+        yield

@@ -6,7 +6,6 @@ the new one, never a mixture, and a damaged file is refused.
 
 import math
 import platform
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -16,10 +15,9 @@ import torch
 from torch import Tensor
 
 import nngk
-from nngk.data.pack import locked
 from nngk.device import pick_device
 from nngk.errors import InputError
-from nngk.files import read_json, read_tensors, write_json, write_tensors
+from nngk.files import locked, read_json, read_tensors, write_json, write_named_tensors
 from nngk.model import Model
 from nngk.networks import EmbeddingNetwork
 
@@ -32,11 +30,7 @@ def save_model(model: Model, folder: Path) -> None:
     bank |= {f"softmax.{key}": t for key, t in (model.softmax or {}).items()}
     files = {}
     for kind, tensors in (("network", model.network.state_dict()), ("bank", bank)):
-        path = folder / f".{kind}.new"
-        checksum = write_tensors(path, tensors)
-        # Named by content: a model that is read meanwhile keeps its files until the JSON points to the new ones.
-        name = f"{kind}-{checksum[:12]}.safetensors"
-        path.replace(folder / name)
+        name, checksum = write_named_tensors(folder, kind, tensors)
         files[kind] = {"file": name, "sha256": checksum}
     write_json(
         folder / "model.json",
@@ -75,14 +69,14 @@ def load_model(folder: Path, device: str | torch.device = "cpu") -> Model:
     """Read a model from a folder; anything missing, damaged or inconsistent is refused with a sentence."""
     if not folder.is_dir():
         raise InputError(f"There is no model folder {folder}. Train one with: nngk train DATA --out {folder}")
-    record = _record(folder)
+    record = read_json(folder / "model.json", "a model folder")
     if record.get("format") != FORMAT:
         raise InputError(
             f"{folder / 'model.json'} has the format {record.get('format')!r}; this version of nngk reads {FORMAT}."
         )
     device = pick_device(device)  # before anything is read: a wrong device is no damage
     try:
-        tensors = {kind: read_tensors(folder / f["file"], f["sha256"]) for kind, f in record["files"].items()}
+        record, tensors = _tensors(folder, record)
         network = EmbeddingNetwork.from_config(record["network"])
         network.load_state_dict(tensors["network"])
         return _assemble(record, network, tensors["bank"], device)
@@ -94,16 +88,17 @@ def load_model(folder: Path, device: str | torch.device = "cpu") -> Model:
         ) from None
 
 
-def _record(folder: Path) -> dict[str, Any]:
-    """What ``model.json`` says. Where its files are gone, a new model may just have taken their place: look again."""
-    for _ in range(5):
-        record = read_json(folder / "model.json", "a model folder")
-        files = record.get("files")
-        named = [f.get("file") for f in files.values() if isinstance(f, dict)] if isinstance(files, dict) else []
-        if all((folder / str(name)).exists() for name in named):
-            break
-        time.sleep(0.05)
-    return record
+def _tensors(folder: Path, record: dict[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
+    """The record and its tensors; of the new model where one has taken its place while it was read."""
+    while True:
+        try:
+            files = record["files"].items()
+            return record, {kind: read_tensors(folder / f["file"], f["sha256"]) for kind, f in files}
+        except InputError:
+            now = read_json(folder / "model.json", "a model folder")
+            if now == record:
+                raise
+            record = now
 
 
 def _assemble(

@@ -132,7 +132,7 @@ def test_killed_before_any_write(write, data, tmp_path, monkeypatch, whole):
 
     def mortal(path, fill):
         nonlocal seen
-        if path.suffix in (".safetensors", ".new", ".json", ".jsonl", ".csv"):
+        if path.suffix in (".new", ".safetensors", ".json", ".jsonl", ".csv"):
             seen += 1
             if seen == write:
                 raise Killed

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from nngk.data.pack import Progress, keys, locked, places, write
+from nngk.data.pack import Progress, keys, places, write
 from nngk.data.packfile import Pack, finished
 from nngk.data.table import ImageTable
 from nngk.errors import InputError
+from nngk.files import locked
 
 _PREFIX = "cache-"
 

@@ -11,9 +11,8 @@ import os
 import shutil
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,10 +29,10 @@ from nngk.data.packfile import (
     open_pack,
     row_number,
     row_path,
-    write_json,
 )
 from nngk.data.table import ImageTable
 from nngk.errors import InputError
+from nngk.files import locked, write_json
 
 if TYPE_CHECKING:
     from nngk.data.images import Images
@@ -230,23 +229,9 @@ def _require_room(folder: Path, needed: int) -> None:
 
 
 def _ours(name: str) -> bool:
-    return name.startswith((IMAGES, TABLE, "progress.json", ".lock"))
+    return name.lstrip(".").startswith((IMAGES, TABLE, "progress.json", "lock"))  # with a dot while it is written
 
 
 def cpu_count() -> int:
     """The processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Let one process at a time write into a folder; the others wait."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("a") as stream:
-        try:
-            import fcntl
-
-            fcntl.flock(stream, fcntl.LOCK_EX)
-        except (ImportError, OSError):
-            pass  # no such lock on this system: two writers would do the work twice, with the same result
-        yield

@@ -7,7 +7,6 @@ The folder is all there is: copied to another machine it reads the same. A pictu
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -120,13 +119,3 @@ def packed_row(path: Path) -> np.ndarray | None:
     if row >= len(images):
         raise InputError(f"The pack {path.parent.parent} has {len(images)} images, so there is no {path.name}.")
     return np.asarray(images[row])
-
-
-def write_json(file: Path, content: dict[str, Any]) -> None:
-    """Write a JSON file so that a reader sees the old one or the new one, never half of one."""
-    temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as stream:
-        json.dump(content, stream)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(file)

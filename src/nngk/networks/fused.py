@@ -1,7 +1,7 @@
 """A convolution with its bias, what lies beside it and its ReLU in one kernel, where cuDNN is there to run it.
 
-PyTorch writes a convolution's result, reads it to add the bias, and reads it again for the ReLU: for the maps of a
-network that is trained or read in half precision the two passes take about as long as the products themselves.
+PyTorch writes a convolution's result, reads it to add the bias, and reads it again for the ReLU: passes over the
+map that cost a network in half precision, whose products are fast, a good part of its time (docs/gpu.md).
 """
 
 from typing import Any

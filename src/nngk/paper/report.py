@@ -172,8 +172,10 @@ def _map_view(group: Group, results: Path, experiment: Experiment) -> MapView | 
     )
 
 
-def _when(row: Row) -> str:
-    return row.get("finished") or ""
+def _commits(rows: list[Row]) -> list[str]:
+    """The latest first; the sections say which rows are of which."""
+    latest = sorted(rows, key=lambda row: row.get("finished") or "", reverse=True)
+    return list(dict.fromkeys(row["commit"][:7] for row in latest if row.get("commit")))
 
 
 def _page(sections: list[Section]) -> str:
@@ -188,8 +190,7 @@ def _page(sections: list[Section]) -> str:
     return environment.from_string(template).render(
         sections=sections,
         rows=rows,
-        # The latest first; the sections say which rows are of which.
-        commits=list(dict.fromkeys(row["commit"][:7] for row in sorted(rows, key=_when, reverse=True))),
+        commits=_commits(rows),
         devices=sorted({row["device"] for row in rows if row.get("device")}),
         hours=total_seconds(rows) / 3600,
         quick=any(section.quick for section in sections),

@@ -42,7 +42,7 @@ def experiment_rows(results: Path, experiment: str) -> list[Row]:
     """The rows of an experiment; a file of that name with other columns is refused."""
     path = results / f"{experiment}.csv"
     rows = read_rows(path)
-    if rows and not {"key", "variant", *IDENTITY} <= set(rows[0]):
+    if rows and not {"key", *IDENTITY} <= set(rows[0]):
         raise InputError(f"{path} is not a results file of 'nngk paper'; restore or remove it.")
     return rows
 

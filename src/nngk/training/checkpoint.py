@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from nngk.errors import InputError
-from nngk.files import read_json, read_tensors, write_json, write_tensors
+from nngk.files import read_json, read_tensors, write_json, write_named_tensors
 
 
 def save_checkpoint(
@@ -24,9 +24,7 @@ def save_checkpoint(
     numbers, moments = _optimiser_state(optimiser)
     tensors = tensors_of(modules) | {f"optimiser/{key}": t for key, t in moments.items()}
     tensors |= {f"best/{key}": t for key, t in (best or {}).items()}
-    checksum = write_tensors(folder / "checkpoint.new", tensors)
-    name = f"checkpoint-{state['step']}-{checksum[:12]}.safetensors"  # never the name of the one before it
-    (folder / "checkpoint.new").replace(folder / name)
+    name, checksum = write_named_tensors(folder, "checkpoint", tensors)
     write_json(folder / "checkpoint.json", {"tensors": name, "sha256": checksum, "optimiser": numbers, "state": state})
     for old in folder.glob("checkpoint-*.safetensors"):
         if old.name != name:

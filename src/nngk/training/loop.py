@@ -108,7 +108,7 @@ def train(
     run.go_back()
     model = finish(run, time.perf_counter() - started)
     model.save(out)
-    for leftover in [*folder.glob("checkpoint*"), *folder.glob("features-*.safetensors")]:
+    for leftover in [*folder.glob("checkpoint*"), *folder.glob(".checkpoint*"), *folder.glob("features-*.safetensors")]:
         leftover.unlink(missing_ok=True)
     return model
 
