@@ -33,7 +33,8 @@ class Graphed:
     def __call__(self, images: Tensor) -> Tensor:
         if self.captured is None:
             try:
-                self.captured = _Capture(self.network, images)
+                with torch.random.fork_rng([images.device]):  # the step draws its dropout as if uncaptured
+                    self.captured = _Capture(self.network, images)
             except RuntimeError as error:  # such as a network that asks the GPU for a value in between
                 raise InputError(
                     f"The network's step cannot be captured as a CUDA graph ({str(error).splitlines()[0]}). "
