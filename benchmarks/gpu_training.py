@@ -346,7 +346,7 @@ def narrowed(run: Run) -> EmbeddingNetwork:
     network = copy.deepcopy(run.network)
     if run.settings.wide and run.settings.dim:
         features = run.embed(run.parts.train, Features(network, pooled=False))
-        reduce_embedding(network, features, run.settings.dim)
+        reduce_embedding(network, features, run.settings.dim, run.settings.whiten)
     return network
 
 

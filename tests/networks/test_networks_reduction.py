@@ -18,6 +18,26 @@ def test_the_outputs_are_the_principal_components_of_the_wide_ones():
     torch.testing.assert_close(narrow.abs().double(), expected.abs(), rtol=1e-3, atol=1e-3)  # up to each one's sign
 
 
+def test_whitened_components_have_the_spread_of_the_first():
+    features = torch.randn(200, 128) * torch.linspace(0.1, 3, 128)
+    spreads = {}
+    for whiten in (0.0, 0.5, 1.0):
+        torch.manual_seed(0)
+        network = create_network("small", dim=12, weights="random", normalise=False)
+        reduce_embedding(network, features, 5, whiten)
+        spreads[whiten] = network.head.linear(features).detach().std(0)
+    torch.testing.assert_close(spreads[1.0], spreads[0.0][:1].expand(5), rtol=1e-3, atol=0)
+    torch.testing.assert_close(spreads[0.5], (spreads[0.0] * spreads[1.0]).sqrt(), rtol=1e-3, atol=0)
+
+
+def test_a_component_that_is_not_there_is_not_blown_up():
+    network = create_network("small", dim=12, weights="random", normalise=False)
+    features = torch.randn(200, 2) @ torch.randn(2, 128)  # two directions, and no third
+    reduce_embedding(network, features, 5, 1.0)
+    out = network.head.linear(features).detach()
+    assert out.isfinite().all() and (out[:, 2:].std(0) < 0.5 * out[:, 0].std()).all()
+
+
 def test_as_many_outputs_keep_all_distances():
     network = create_network("small", dim=6, weights="random", normalise=False)
     features = torch.randn(40, 128)

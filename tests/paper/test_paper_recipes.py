@@ -12,11 +12,11 @@ import nngk
 HOME = Path(nngk.__file__).parents[2]
 
 
-def search(out: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def search(out: Path, *words: str, program: str = "recipes.py") -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(HOME / "src"), "OMP_NUM_THREADS": "1"}
     command = [
         sys.executable,
-        str(HOME / "benchmarks" / "recipes.py"),
+        str(HOME / "benchmarks" / program),
         "--data",
         str(out.parent),
         "--weights",
@@ -55,3 +55,14 @@ def test_a_bare_run_says_where_it_began_and_how_it_went(tmp_path):
         assert not any(name.startswith(("blend", "cut", "again", "read")) for name in row)
         assert 0 <= float(row["start_recall@1"]) <= 1
         assert all(len(json.loads(row[f"{name}_by_epoch"])) == 2 for name in ("recall@1", "loss"))
+
+
+def test_every_cut_of_a_run_is_written_down(tmp_path):
+    out = tmp_path / "cuts.csv"
+    done = search(out, "--wide", "8", "--shrinkage", "3", "--whiten", "0", "0.5", "--shard", "1/2", program="cuts.py")
+    assert done.returncode == 0, done.stderr
+    with out.open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["dim"], row["whiten"]) for row in rows] == [("2", "0.0"), ("2", "0.5"), ("4", "0.0"), ("4", "0.5")]
+    assert {row["fold"] for row in rows} == {"1"}  # the other fold is the other program's
+    assert len({row["map@r"] for row in rows}) > 1 and all(0 <= float(row["nmi"]) <= 1 for row in rows)

@@ -8,7 +8,7 @@ from nngk.metrics.retrieval import retrieval_scores
 
 
 def evaluate(
-    embeddings: Any, labels: Any, *, ks: Sequence[int] = (1, 2, 4, 8), nmi_seeds: int = 3, seed: int = 0
+    embeddings: Any, labels: Any, *, ks: Sequence[int] = (1, 2, 4, 8), nmi_seeds: int = 10, seed: int = 0
 ) -> dict[str, float]:
     """Recall@K, R-precision, MAP@R and NMI of embeddings (n, dim) with class labels (n,), as fractions.
 

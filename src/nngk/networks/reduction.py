@@ -6,11 +6,12 @@ from torch import Tensor, nn
 from nngk.networks.embedding import EmbeddingNetwork
 
 
-def reduce_embedding(network: EmbeddingNetwork, features: Tensor, dim: int) -> None:
+def reduce_embedding(network: EmbeddingNetwork, features: Tensor, dim: int, whiten: float = 0.0) -> None:
     """Give the embedding layer ``dim`` outputs: the first principal components of those it has, over ``features``.
 
     ``features`` (n, channels) are the layer's inputs for the training images. The new layer stands for the old one and
-    a projection after it, so that nothing else of the network changes.
+    a projection after it, so that nothing else of the network changes. ``whiten`` evens the components out: with 0 they
+    keep their spread, with 1 all have that of the first.
 
     >>> from nngk.networks import create_network
     >>> network = create_network("small", dim=16, weights="random")
@@ -24,7 +25,11 @@ def reduce_embedding(network: EmbeddingNetwork, features: Tensor, dim: int) -> N
         outputs = wide(features.to(wide.weight))
         centre = outputs.mean(0)
         centred = (outputs - centre).double()
-        components = torch.linalg.eigh(centred.T @ centred)[1].flip(1)[:, :dim].to(outputs)
+        values, vectors = torch.linalg.eigh(centred.T @ centred)
+        values, vectors = values.flip(0)[:dim], vectors.flip(1)[:, :dim]
+        # What is next to nothing in the training images is rounding, and not to be blown up.
+        spread = values.clamp(min=1e-9 * float(values[0])).sqrt()
+        components = (vectors * (spread[0] / spread) ** whiten).to(outputs)
         narrow = nn.Linear(wide.in_features, dim).to(wide.weight)
         narrow.weight.copy_(components.T @ wide.weight)
         narrow.bias.copy_(components.T @ (wide.bias - centre))

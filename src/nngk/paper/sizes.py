@@ -32,7 +32,7 @@ def is_cut(settings: Settings) -> bool:
 
 def wide_job(job: Job) -> Job:
     """The run that a job's embedding is cut from, the same for all sizes: the trial of the widest."""
-    settings = replace(job.settings, dim=job.settings.wide, wide=None)
+    settings = replace(job.settings, dim=job.settings.wide, wide=None, whiten=0.0)
     trial = replace(job.trial, execute=None, makes=())  # what is done with it afterwards is the size's own
     key = trial_key(trial, settings)
     return replace(job, trial=trial, settings=settings, key=key, known=choices_of(job.results, key) or job.known)

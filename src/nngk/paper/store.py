@@ -21,6 +21,8 @@ from nngk.training.config import Settings
 # What names a run within its experiment; a new run of the same name takes the old row's place.
 IDENTITY = ("preset", "dataset", "variant", "loss", "dim", "examples", "network", "seed")
 MACHINE = ("device", "threads", "cache", "seed")  # decide nothing about the figures, or stand in columns of their own
+# A setting that came after rows were written, and the value that they have: they keep their keys.
+LATER = (("whiten", 0.0),)
 
 LAST = ("commit", "command", "machine", "device", "key", "settings", "error")
 
@@ -102,7 +104,7 @@ def choices_of(results: Path, key: str) -> dict[str, Any]:
 
 def trial_key(trial: Trial, settings: Settings) -> str:
     """A short hash of all that decides a trial's figures, the same for all seeds and machines."""
-    values = {k: v for k, v in settings.to_dict().items() if k not in MACHINE}
+    values = {k: v for k, v in settings.to_dict().items() if k not in MACHINE and (k, v) not in LATER}
     values["weights"] = Path(settings.weights).name
     extra = [trial.dataset, trial.examples, list(trial.rates), trial.start, trial.variant if trial.execute else ""]
     text = json.dumps([values, extra], sort_keys=True)

@@ -184,7 +184,8 @@ class Run:
         """Reduce a network that was trained wide to the size that was asked for; the bank waits for new centres."""
         s = self.settings
         if s.wide and s.dim and s.wide > s.dim:
-            reduce_embedding(self.network, self.embed(self.parts.train, Features(self.network, self.frozen)), s.dim)
+            features = self.embed(self.parts.train, Features(self.network, self.frozen))
+            reduce_embedding(self.network, features, s.dim, s.whiten)
             theta = self.bank.theta.detach()
             self.bank = self._bank()
             with torch.no_grad():
