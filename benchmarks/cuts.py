@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from recipes import ResidentRun, class_block, measure, resident_pixels
 from record import append_rows, circumstances
 from torch.nn.functional import normalize
+from validation_runs import ResidentRun, class_block, resident_pixels, trained
 
 from nngk.data import Split
 from nngk.metrics import evaluate
@@ -85,7 +85,8 @@ def main() -> None:
             parts: Split = class_block(table, fold)
             started = time.perf_counter()
             run = ResidentRun(parts, s, Path(home), pixels, places)
-            measure(run, s.epochs, bare=True)
+            run.begin()
+            trained(run, s.epochs)
             seconds = round(time.perf_counter() - started, 1)
             names = {"network": network, "wide": wide, "shrinkage": shrinkage, "lr": lr, "seed": seed, "fold": fold}
             kept = [size for size in sizes if size <= wide]

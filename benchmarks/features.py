@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from recipes import class_block, resident_pixels, resized
 from record import append_rows, circumstances
 from torch import Tensor, nn
+from validation_runs import class_block, resident_pixels, resized
 
 from nngk.data import Augmentation, evaluation
 from nngk.metrics import evaluate

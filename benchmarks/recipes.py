@@ -12,7 +12,6 @@ written as soon as a variant is done, and the same row is not computed twice.
 import argparse
 import copy
 import csv
-import functools
 import json
 import tempfile
 import time
@@ -21,225 +20,33 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from recipe_variants import VARIANTS
 from record import append_rows, circumstances
 from torch import Tensor, nn
+from validation_runs import Resident, ResidentRun, class_block, resident_pixels, resized, trained
 
-from nngk.data import Images, ImageTable, Split, evaluation
+from nngk.data import evaluation
 from nngk.errors import InputError
 from nngk.metrics import evaluate
 from nngk.networks.discriminant import discriminant
 from nngk.paper.presets import metric_settings
 from nngk.paper.sources import Sources
-from nngk.rivals import LOSSES
-from nngk.rivals.base import RivalLoss
 from nngk.training.config import Settings
-from nngk.training.parts import Features, Part
-from nngk.training.run import Run
-from nngk.training.step import take_step
+from nngk.training.parts import Features
 from nngk.training.validation import run_sigma, validate
-
-# The paper's settings as they were first read.
-FIRST: dict[str, Any] = {"momentum": 0.9, "embedding_start": "random", "sigma": 10.0}
-STILL = FIRST | {"momentum": 0.0}
-OF_THE_MEAN = {"lr": 1e-5, "weight_decay": 2e-4}
-# Each variant changes the base (our recipe, or the paper's preset for the list 'paper') in what its name says.
-VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
-    "best": {
-        "base": {},
-        # the start of the embedding layer
-        "random start": {"embedding_start": "random"},
-        "trained at 512": {"wide": 512},
-        "trained at 1024": {"wide": 1024},
-        "trained at 2048": {"wide": 2048},
-        "shrinkage 1": {"shrinkage": 1.0},
-        "shrinkage 10": {"shrinkage": 10.0},
-        "embedding x 1": {"embedding_lr_factor": 1.0},
-        "embedding x 10": {"embedding_lr_factor": 10.0},
-        # before the embedding
-        "two layers": {"layers": 2},
-        "three layers": {"layers": 3},
-        "two layers, trained at 1024": {"layers": 2, "wide": 1024},
-        "three layers, trained at 1024": {"layers": 3, "wide": 1024},
-        "three layers, trained at 1024, shrinkage 10": {"layers": 3, "wide": 1024, "shrinkage": 10.0},
-        "two layers, crops of 256 pixels": {"layers": 2, "train_crop_size": 256},
-        "max pool": {"pool": "max"},
-        "GeM pool": {"pool": "gem"},
-        "no LayerNorm": {"layer_norm": False},
-        "not normalised": {"normalise": False},
-        "dropout 0.2": {"dropout": 0.2},
-        # the kernels
-        "sigma x 1": {"sigma_factor": 1.0},
-        "sigma x 1.5": {"sigma_factor": 1.5},
-        "sigma x 3": {"sigma_factor": 3.0},
-        "sigma x 4": {"sigma_factor": 4.0},
-        "sigma learned": {"sigma": "learned"},
-        "margin 2": {"margin": 2.0},
-        "margin 4": {"margin": 4.0},
-        "drop no centre": {"drop_centres": 0.0},
-        "drop 0.8 of the centres": {"drop_centres": 0.8},
-        "drop 0.97 of the centres": {"drop_centres": 0.97},
-        "drop 0.95 of 400": {"drop_centres": 0.95, "n_neighbours": 400},
-        "50 neighbours": {"n_neighbours": 50},
-        "400 neighbours": {"n_neighbours": 400},
-        "all centres": {"n_neighbours": None, "drop_centres": 0.0},
-        "weights fixed": {"learn_weights": False},
-        "weights at the network's rate": {"weight_lr_factor": 1.0},
-        "weights at 1000 times": {"weight_lr_factor": 1000.0},
-        # the bank
-        "update every 0.25 epochs": {"update_interval": 0.25},
-        "update every 3 epochs": {"update_interval": 3},
-        "write-back": {"write_back": True},
-        "write-back, all centres": {"write_back": True, "n_neighbours": None, "drop_centres": 0.0},
-        # the images
-        "crops from 0.08": {"crop_scale": 0.08},
-        "crops from 0.3": {"crop_scale": 0.3},
-        "plain random crops": {"crop": "random"},
-        "trained at 224, read at 256": {"resize": 256, "crop_size": 256, "train_crop_size": 224},
-        "256 pixels": {"resize": 256, "crop_size": 256},
-        "crops of 256 pixels": {"train_crop_size": 256},
-        "256 of 288 pixels": {"resize": 288, "crop_size": 256},
-        "trained at 224, read at 256 of 288": {"resize": 288, "crop_size": 256, "train_crop_size": 224},
-        "trained at 224, read at 288 of 320": {"resize": 320, "crop_size": 288, "train_crop_size": 224},
-        "256 of 288 pixels, trained at 1024": {"resize": 288, "crop_size": 256, "wide": 1024},
-        "256 of 288 pixels, trained at 2048": {"resize": 288, "crop_size": 256, "wide": 2048},
-        # the batches
-        "random batches": {"per_class": 0},
-        "8 a class": {"per_class": 8},
-        "batch 48": {"batch_size": 48},
-        "batch 192": {"batch_size": 192},
-        # the optimisation
-        "lr 1e-5": {"lr": 1e-5},
-        "lr 6e-5": {"lr": 6e-5},
-        "lr 1e-4": {"lr": 1e-4},
-        "lr 1e-4, embedding x 1": {"lr": 1e-4, "embedding_lr_factor": 1.0},
-        "weight decay 0.01": {"weight_decay": 0.01},
-        "weight decay 0.1": {"weight_decay": 0.1},
-        "16 epochs": {"epochs": 16},
-        "20 epochs": {"epochs": 20},
-        "4 epochs": {"epochs": 4},
-        "40 epochs, lr 1e-5": {"epochs": 40, "lr": 1e-5},
-        "bfloat16": {"amp": True},
-        "live BatchNorm": {"freeze_batchnorm": False},
-        # luck alone, and with --soup what the mean of lucky weights is worth
-        "another seed": {"seed": 101},
-        "a third seed": {"seed": 202},
-    },
-    # The rivals, with what serves our loss and two rates to choose from.
-    "rivals": {
-        f"{loss}, lr {lr:g}": {"loss": loss, "lr": lr}
-        for loss in LOSSES
-        if loss not in ("triplet-global", "clustering", "smart-mining")  # far behind before, and slow
-        for lr in (3e-5, 1e-4)
-    },
-    # The readings of the text that are open: which of them trains stably from the weights the authors had?
-    # Readings of the paper's text. The preset came out of them; the first ones had PyTorch's start of the layer.
-    "paper": {
-        "literal": FIRST | {"embedding_lr_factor": 10.0},
-        # Caffe's 'xavier' filler draws the embedding layer √3 larger than PyTorch does. The same network and steps with
-        # PyTorch's start: σ smaller by √3, and the layer's rate by 3.
-        "Caffe's filler, 64 dimensions": FIRST | {"sigma": 10 / 3**0.5, "embedding_lr_factor": 10 / 3},
-        "embedding at the base rate": FIRST,
-        "the rate is of the mean": FIRST | OF_THE_MEAN,
-        "no momentum": STILL,
-        "no momentum, sigma 3": STILL | {"sigma": 3.0},
-        "no momentum, GoogLeNet's own dropout": STILL | {"dropout": 0.4},  # as its Caffe model has
-        "no momentum, the pooled features themselves": STILL | {"dim": None, "sigma": 30.0},  # GoogLeNet's are 1024
-        "no momentum, a projection": {},  # the preset; what follows changes it
-        "no momentum, a projection, the embedding ten times as fast": {"embedding_lr_factor": 10.0},
-        "the rate is of the mean, the embedding ten times as fast": OF_THE_MEAN
-        | {"momentum": 0.9, "embedding_lr_factor": 10.0},
-        "the pooled features themselves": {"dim": None},
-        "GoogLeNet's own dropout": {"dropout": 0.4},
-        "update every epoch": {"update_interval": 1},
-        "update every 5 epochs": {"update_interval": 5},
-        "clipped at 1": {"clip": 1.0},
-        "sigma by leave-one-out": {"sigma": "auto", "sigma_factor": 1.0},
-        "weights fixed": {"learn_weights": False},
-        "normalised": {"normalise": True, "sigma": "auto"},
-    },
-}
-
 
 CUTS = ("cut", "aga", "sou", "rea")  # the columns of what else trained features give
 READINGS = ((256, 224), (288, 256), (320, 288), (352, 320), (400, 352))  # sides of the image and of the crop
 
 
-class Resident:
-    """Images that lie decoded on the device; a part of them by their rows."""
-
-    def __init__(self, pixels: Tensor, rows: Tensor) -> None:
-        self.pixels, self.rows = pixels, rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def batch(self, indices: Tensor) -> Tensor:
-        return self.pixels[self.rows[indices.to(self.rows.device)]]
-
-
-class ResidentRun(Run):
-    """A run that reads its images where they are computed on."""
-
-    def __init__(self, parts: Split, settings: Settings, folder: Path, pixels: Tensor, places: dict[Path, int]) -> None:
-        super().__init__(parts, replace(settings, cache="off", resident_gib=0.0), folder)
-        self.pixels, pixels = pixels, resized(pixels, self.network.input.resize)
-        for part, table in ((self.parts.train, parts.train), (self.parts.val, parts.val)):
-            part.source = Resident(pixels, torch.tensor([places[path] for path in table.paths], device=self.device))
-
-    def embed(self, part: Part, network: nn.Module | None = None) -> Tensor:
-        network = self.trainee if network is None else network
-        training = network.training
-        network.eval()
-        with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, enabled=self.amp):
-            rows = [
-                network(self.parts.plain(part.source.batch(indices), None)).float()
-                for indices in torch.arange(len(part)).split(256)
-            ]
-        network.train(training)
-        return torch.cat(rows)
-
-
-@functools.lru_cache(maxsize=6)
-def resized(pixels: Tensor, side: int) -> Tensor:
-    """The images with another side, as a run that reads them so would decode them."""
-    if pixels.shape[-1] == side:
-        return pixels
-    parts = [
-        nn.functional.interpolate(some.float(), size=side, mode="bilinear", antialias=True)
-        for some in pixels.split(512)
-    ]
-    return torch.cat([part.round().clamp(0, 255).byte() for part in parts])
-
-
 def measure(run: ResidentRun, every: int, bare: bool = False) -> dict[str, Any]:
-    """Train as the library does, validating now and then; the figures of the best epoch and of the last."""
-    s, started = run.settings, time.perf_counter()
-    labels = run.parts.train.labels.to(run.device)
+    """Train, validating now and then; the figures of the best epoch and of the last."""
+    started = time.perf_counter()
     run.begin()
     start = {name: tensor.clone() for name, tensor in run.trainee.state_dict().items()}
     initial = validate(run)[0]["val_recall@1"]
-    generator = torch.Generator()
-    history: list[dict[str, float]] = []
-    for epoch in range(s.epochs):
-        if isinstance(run.objective, RivalLoss):
-            everything = run.embed(run.parts.train) if run.objective.needs_embeddings else None
-            run.objective.start_epoch(epoch, everything, labels)
-        losses = []
-        run.trainee.train()
-        for indices in run.index_batches(epoch):
-            generator.manual_seed(1_000_003 * s.seed + run.at.step)
-            images = run.parts.augment(run.parts.train.source.batch(indices), generator)
-            rows = indices.to(run.device)
-            losses.append(take_step(run, images, labels[rows], rows))
-            run.at.step += 1
-        if not torch.stack(losses).isfinite().all():
-            return {"error": f"diverged in epoch {epoch + 1}"}
-        run.refresher.before_step(run.at.step, run.trainee)
-        if (epoch + 1) % every == 0 or epoch + 1 == s.epochs:
-            scores, _ = validate(run)
-            history.append({**scores, "epoch": epoch + 1, "loss": float(torch.stack(losses).mean())})
+    history = trained(run, every)
     best = max(range(len(history)), key=lambda epoch: history[epoch]["val_recall@1"])
     others = {"start_recall@1": initial}
     if not bare:
@@ -315,21 +122,6 @@ def readings(run: ResidentRun) -> dict[str, float]:
             out |= {f"read{size}_{metric}": scores[metric] for metric in ("recall@1", "map@r")}
     run.parts.plain, run.parts.val.source = plain, source
     return out
-
-
-def class_block(table: ImageTable, fold: int, folds: int = 2) -> Split:
-    """A half of the classes, consecutive, to validate with; the rest to train with."""
-    held = np.asarray(table.labels) * folds // len(table.class_names) == folds - 1 - fold % folds
-    return Split(table.select(~held).compact(), table.select(held).compact(), table.select([]))
-
-
-def resident_pixels(table: ImageTable, size: int, device: str, cache: Path | None) -> Tensor:
-    """All images of a table, uint8 on the device."""
-    images = Images(table, size, cache)
-    pixels = torch.empty((len(table), 3, size, size), dtype=torch.uint8, device=device)
-    for indices in torch.arange(len(table)).split(256):
-        pixels[indices[0] : indices[-1] + 1] = images.batch(indices).to(device)
-    return pixels
 
 
 def done_already(path: Path) -> set[tuple[str, ...]]:
