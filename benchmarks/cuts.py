@@ -78,7 +78,7 @@ def main() -> None:
         facts, sizes = circumstances(given.device, given.commit), [2, 4] if given.quick else list(SIZES)
         tried = list(product(given.wide, given.shrinkage, given.lr, given.seeds, given.folds))
         for wide, shrinkage, lr, seed, fold in tried[mine::shards]:
-            s = replace(metric_settings("best", wide, network), network=network, weights=weights, wide=None)
+            s = replace(metric_settings("best", wide, network), network=network, weights=weights, wide=None, whiten=0.0)
             s = replace(s, dim=wide, shrinkage=shrinkage, lr=lr, seed=101 * seed + fold, device=given.device)
             if given.quick:
                 s = replace(s, epochs=1, batch_size=8, n_neighbours=10, resize=16, crop_size=16, layers=1)

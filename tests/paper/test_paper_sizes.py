@@ -92,12 +92,15 @@ def test_sizes_asked_one_after_the_other_do_not_train_twice(tmp_path, wide, trai
 
 
 def test_the_widest_size_is_the_run_that_a_recipe_without_cuts_would_train(tmp_path, trained, monkeypatch):
+    presets = metric.metric_settings
+
+    def trained_at(**size):
+        monkeypatch.setattr(metric, "metric_settings", lambda *given: replace(presets(*given), **size))
+
+    trained_at(wide=None, whiten=0.0)
     (plain,) = run(tmp_path, "birds-metric", only={"dim": [1024]})
     (tmp_path / "results" / "birds-metric.csv").unlink()
-    presets = metric.metric_settings
-    monkeypatch.setattr(
-        metric, "metric_settings", lambda preset, dim, network: replace(presets(preset, dim, network), wide=1024)
-    )
+    trained_at(wide=1024, whiten=0.5)
     rows = run(tmp_path, "birds-metric", only={"dim": [256, 1024]})
     assert len(trained) == 1
     assert rows[1]["key"] == plain["key"] == rows[0]["wide_run"] and rows[1]["map@r"] == plain["map@r"]

@@ -100,7 +100,7 @@ def metric_settings(preset: str, dim: int, network: str = "googlenet") -> Settin
     if preset == "frozen":
         return replace(BEST, task="metric", dim=dim, **FROZEN)
     own = of_family(OWN, network, {})
-    own = own | ({"wide": None} if dim >= (own.get("wide") or 0) else {})
+    own = own | ({"wide": None, "whiten": 0.0} if dim >= (own.get("wide") or 0) else {})
     return replace(BEST, task="metric", dim=dim, **own)
 
 

@@ -93,8 +93,9 @@ class Plan:
         self.table = sources.table(trial.dataset, trial.settings.task)
         network, weights = sources.network(trial.network, trial.start)
         s = self.trial.settings
-        wide = None if s.wide == s.dim else s.wide  # as wide as it is kept: nothing is cut, and it is the same run
-        self.settings = replace(s, network=network, weights=weights, wide=wide)
+        self.settings = replace(s, network=network, weights=weights)
+        if s.wide == s.dim:  # as wide as it is kept: nothing is cut, and it is the same run
+            self.settings = replace(self.settings, wide=None, whiten=0.0)
         self.key = trial_key(self.trial, self.settings)
 
     def __str__(self) -> str:

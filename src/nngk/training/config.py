@@ -32,9 +32,7 @@ class Settings:
     weights: str = "imagenet"  # 'imagenet', 'random' or a file
     dim: int | None = 512  # size of the embedding; 0 adds no layer. Fewer serve known classes, not those to come
     wide: int | None = None  # size while training, reduced to 'dim' at the end by principal components; auto: the same
-    whiten: float = (
-        0.0  # of an embedding that was reduced: 0 leaves its components' spread, 1 makes it the same for all
-    )
+    whiten: float = 0.0  # evens out what 'wide' reduced: 0 leaves its components' spread, 1 makes it the same for all
     pool: Literal["avg", "max", "avg+max", "gem"] = "avg+max"  # of the feature map; +3 to 9 Recall@1 over avg on birds
     layers: int | None = None  # of the last feature maps, pooled side by side; auto: as many as serve the network best
     layer_norm: bool = True  # of the pooled features, whose scale it tames before the embedding layer
@@ -126,6 +124,7 @@ class Settings:
         self._require(0 <= self.resident_gib < math.inf, "resident_gib", "at least 0")
         listed = not self.drop_centres or bool(self.n_neighbours)
         self._require(listed, "drop_centres", "0 without neighbour lists (n_neighbours empty)")
+        self._require(bool(self.wide) or not self.whiten, "whiten", "0 where nothing is reduced ('wide' empty)")
         self._require(not self.wide or self.wide >= (self.dim or math.inf), "wide", "at least as large as 'dim'")
         if isinstance(self.sigma, int | float):
             self._require(NARROWEST <= self.sigma <= WIDEST, "sigma", f"from {NARROWEST:g} to {WIDEST:g}")

@@ -1,0 +1,22 @@
+"""Small training runs for tests: settings, a run that has not begun, the log of one that has ended."""
+
+import json
+
+from nngk.data import split
+from nngk.training.config import Settings
+from nngk.training.run import Run
+from shapes import TINY
+
+
+def settings(**changes):
+    return Settings(**{**TINY, "patience": 0, **changes})
+
+
+def make_run(data, folder, **changes):
+    s = settings(**changes)
+    folder.mkdir()
+    return Run(split(data, s.task, s.val_fraction, s.test_fraction, s.seed), s, folder)
+
+
+def log_of(out):
+    return [json.loads(line) for line in (out / "run" / "log.jsonl").read_text().splitlines()]
