@@ -1,9 +1,11 @@
-"""How much of Recall@1 is there before any training? Pooling and normalisation on CUB's unseen classes.
+"""How much of Recall@1 is there before any training? Pooling and normalisation on birds that no network has seen.
 
-    python benchmarks/pooling.py --data DIR --weights DIR [--device cuda] [--out results/pooling.csv]
+    python benchmarks/pooling.py --data DIR --weights DIR [--part test] [--device cuda] [--out results/pooling.csv]
 
 DIR of --data holds CUB-200-2011, or is a pack of it for the task 'metric'; DIR of --weights holds the two files named
-in FILES. Every image goes through a network once; all poolings are taken from that one feature map.
+in FILES. The training classes of the zero-shot split say which pooling to choose; its test classes (``--part test``)
+only what a paper's figures start from. Every image goes through a network once; all poolings are taken from that one
+feature map.
 """
 
 import argparse
@@ -21,23 +23,25 @@ from nngk.networks import EmbeddingNetwork, Head, create_network
 
 FILES = {"googlenet-bvlc": "googlenet_bvlc_fp16.safetensors", "resnet50-v1": "resnet50_v1.safetensors"}
 POOLS = ("avg", "max", "avg+max", "gem")
-UNSEEN = 5924  # images of classes 101 to 200
+IMAGES = {"train": 5864, "test": 5924}  # of classes 1 to 100 and 101 to 200
 
 
-def unseen_classes(data: Path, limit: int | None) -> ImageTable:
-    """CUB's test images of the zero-shot split; `limit` keeps whole classes until that many images are reached."""
+def half_of_the_classes(data: Path, part: str, limit: int | None) -> ImageTable:
+    """CUB's images of one part of the zero-shot split; `limit` keeps whole classes until that many are reached."""
     is_pack = (data / "table.json").is_file()
     table = read_images(data, task="metric") if is_pack else read_images("cub200", data_dir=data, task="metric")
     if table.splits is None:
         raise InputError(f"{data} has no splits; pack CUB with the task 'metric'.")
-    test = table.select([i for i, part in enumerate(table.splits) if part == "test"]).compact()
-    if len(test) != UNSEEN:
-        raise InputError(f"CUB's unseen classes have {UNSEEN} images; {data} gives {len(test)}. Is its task 'metric'?")
+    half = table.where(part).compact()
+    if len(half) != IMAGES[part]:
+        raise InputError(
+            f"The {part} classes of CUB have {IMAGES[part]} images; {data} gives {len(half)}. Is its task 'metric'?"
+        )
     if limit is None:
-        return test
-    totals = test.counts().cumsum()
+        return half
+    totals = half.counts().cumsum()
     classes = int((totals < limit).sum()) + 1
-    return test.select(test.labels < classes).compact()
+    return half.select(half.labels < classes).compact()
 
 
 @torch.inference_mode()
@@ -87,6 +91,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/pooling.csv"))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--networks", nargs="+", default=list(FILES), choices=list(FILES))
+    parser.add_argument("--part", choices=list(IMAGES), default="train")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--limit", type=int, help="only the first classes, until that many images: a trial")
     parser.add_argument("--commit", help="the commit, where git is not there to ask")
@@ -95,10 +100,10 @@ def main() -> None:
     # Nothing here is drawn at random; the seed is recorded because every row of results has one.
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    table = unseen_classes(arguments.data, arguments.limit)
+    table = half_of_the_classes(arguments.data, arguments.part, arguments.limit)
     images = Images(table, size=256)
     labels = torch.from_numpy(table.labels).to(arguments.device)
-    run = circumstances(arguments.device, arguments.commit) | {"seed": 0}
+    run = circumstances(arguments.device, arguments.commit) | {"seed": 0, "part": arguments.part}
     for name in arguments.networks:
         weights = arguments.weights / FILES[name]
         rows = measure(name, weights, images, labels, arguments.device, arguments.batch_size)
