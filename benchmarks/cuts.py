@@ -3,8 +3,7 @@
     python benchmarks/cuts.py --data DIR --weights DIR [--network googlenet] [--folds 0 1] [--out results/cuts.csv]
 
 Trains our recipe wide on one half of CUB's 100 training classes, as ``recipes.py`` does, then cuts the same network to
-every size in every way, and looks at the other half. NMI is the mean of ten k-means:
-single ones differ by more than the sizes do. The test classes are never read.
+every size in every way, and looks at the other half. The test classes are never read.
 """
 
 import argparse
