@@ -103,6 +103,7 @@ def test_csv_with_boxes_and_tabs(pets: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
+        ("path,label,label\na,b,c\n", "has 2 columns named label: keep one"),
         ("file,class\na,b\n", "no column named path and none named label.*it has 'file', 'class'"),
         ("", "it has none"),
         ("path,label\n", "has no images"),
@@ -154,6 +155,8 @@ def test_data_frame_with_the_columns_of_open_metric_learning(pets: Path) -> None
     assert relative(table, pets) == ["cat/0.png", "cat/1.png", "dog/0.png"]
     assert table.class_names == ["3", "12"] and table.splits == ["train", "val", "val"]
     assert table.boxes is not None and table.boxes[0].tolist() == [1, 2, 9, 8] and np.isnan(table.boxes[1]).all()
+    with pytest.raises(InputError, match="The data frame has 2 columns named path"):
+        read_images(pandas.concat([frame, frame["path"]], axis=1), data_dir=pets)
     with pytest.raises(InputError, match="The data frame has no column named path"):
         read_images(frame.drop(columns="path"))
     with pytest.raises(InputError, match="do not exist"):

@@ -272,7 +272,7 @@ def point_at(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
 
 
 def test_imagenet_weights_are_downloaded_once(
-    hub: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, googlenet: State
+    hub: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, googlenet: State, capsys: pytest.CaptureFixture[str]
 ) -> None:
     served, address = hub
     torch.save(googlenet, served / "g.pth")
@@ -281,6 +281,8 @@ def test_imagenet_weights_are_downloaded_once(
     point_at(monkeypatch, f"{address}/googlenet-{digest}.pth")
     network = create_network("googlenet")
     assert holds(network, googlenet)
+    said = capsys.readouterr()
+    assert "Downloading" in said.err and not said.out  # the standard output is for answers
     assert network.config["weights"]["source"] == "imagenet"
     assert network.config["weights"]["name"] == "GoogLeNet_Weights.IMAGENET1K_V1"
     (served / f"googlenet-{digest}.pth").unlink()

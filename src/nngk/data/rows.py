@@ -35,12 +35,14 @@ def read_csv(file: Path, *, data_dir: Path | None = None, allow_missing: bool = 
             f"{file} has {len(header)} columns, but not in row(s) {_numbers(ragged)}: quote values that contain "
             f"{delimiter!r}."
         )
+    _require_once(header, str(file))
     columns = {name: [row[i].strip() for _, row in numbered] for i, name in enumerate(header)}
     return _table(columns, [n for n, _ in numbered], data_dir or file.parent, str(file), file.stem, allow_missing)
 
 
 def read_frame(frame: Any, *, data_dir: Path | None = None, allow_missing: bool = False) -> ImageTable:
     """The table of a data frame with the columns path, label and, if wanted, split and x_1, x_2, y_1, y_2."""
+    _require_once([str(name) for name in frame.columns], "The data frame")
     columns = {str(name): list(frame[name]) for name in frame.columns}
     rows = list(range(len(frame)))
     return _table(columns, rows, data_dir or Path(), "The data frame", "data frame", allow_missing)
@@ -68,6 +70,13 @@ def _table(
     names, labels = _classes(columns["label"])
     table = ImageTable(paths, labels, names, _splits(columns, numbers, source), _boxes(columns, numbers, source), name)
     return _present(table, numbers, source, allow_missing)
+
+
+def _require_once(header: Sequence[str], source: str) -> None:
+    """Which of two columns of one name was meant, nobody can say; columns that are not read may be called anything."""
+    twice = [name for name in ("path", "label", "split", *_BOX) if header.count(name) > 1]
+    if twice:
+        raise InputError(f"{source} has {header.count(twice[0])} columns named {twice[0]}: keep one of them.")
 
 
 def _present(table: ImageTable, numbers: Sequence[int], source: str, allow_missing: bool) -> ImageTable:

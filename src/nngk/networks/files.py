@@ -1,7 +1,9 @@
 """Reading weights: from a file, from a library's download, from an installed package. Tensors only, never code."""
 
+import contextlib
 import importlib.util
 import pickle
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -76,9 +78,11 @@ def fetch_imagenet(name: str) -> Weights:
 
     url = get_weight(download).url
     try:
-        state = torch.hub.load_state_dict_from_url(
-            url, map_location="cpu", progress=True, check_hash=True, weights_only=True
-        )
+        # It says on the standard output what it downloads: that is for answers, which a program may read.
+        with contextlib.redirect_stdout(sys.stderr):
+            state = torch.hub.load_state_dict_from_url(
+                url, map_location="cpu", progress=True, check_hash=True, weights_only=True
+            )
     except (URLError, OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise _unreachable(name, url, error) from error
     return Weights(unwrap(state), {}, download)
