@@ -1,6 +1,8 @@
 """Every engine keeps the same promises."""
 
 import builtins
+import csv
+from pathlib import Path
 
 import pytest
 import torch
@@ -110,6 +112,21 @@ def test_choice_grows_from_exact_to_graph(monkeypatch: pytest.MonkeyPatch) -> No
     assert choose(2_000_000, 128, 100, "cuda").name == "exact"
     monkeypatch.setenv("NNGK_NO_NATIVE", "1")
     assert choose(2_000_000, 128, 100).name == "exact"
+
+
+@pytest.mark.skipif(core() is None, reason="needs the compiled core")
+def test_the_choice_is_the_engine_that_was_measured_to_be_faster() -> None:
+    with (Path(__file__).parents[2] / "results" / "search_crossing.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    seconds = {(int(r["n"]), int(r["dim"]), r["engine"]): float(r["seconds"]) for r in rows}
+    sizes = {(n, dim) for n, dim, _ in seconds}
+    clear = 0
+    for n, dim in sizes:
+        exact, graph = (seconds[n, dim, engine] for engine in ("exact", "fanng"))
+        if max(exact, graph) > 1.1 * min(exact, graph):
+            clear += 1
+            assert choose(n, dim, 100).name == ("exact" if exact < graph else "fanng"), (n, dim)
+    assert clear >= 5
 
 
 def test_unknown_names_and_sizes() -> None:

@@ -11,14 +11,17 @@ from nngk.search.native import core
 from nngk.search.protocol import Engine
 
 ENGINES = ("auto", "exact", "fanng", "faiss-flat", "faiss-hnsw", "faiss-ivf", "hnswlib", "pynndescent")
-# Seconds of one core, measured with `nngk bench search` on a 2.6 GHz processor with AVX-512. Only their ratio decides,
-# and it changes little from machine to machine: both engines live on the same multiply-adds and the same memory.
-EXACT_PAIR = 1.27e-11  # a multiply-add of all-pairs exact search, selection included (each product serves two points)
+# Seconds of one core, measured with benchmarks/search.py (results/search_crossing.csv, search_growth.csv) on a 2.6 GHz
+# processor with AVX-512. Only their ratio decides, and it changes little from machine to machine: both engines live on
+# the same multiply-adds and the same memory.
+EXACT_PAIR = 1.13e-11  # a multiply-add of all-pairs exact search (each product serves two points)
+EXACT_POINT = 2.8e-5  # what a point's list of 100 costs beside the products
 EXACT_TORCH = 4.0  # how much slower exact search is without the compiled core
-FANNG_POINT = 3.0e-5  # lists, graph and walks of a point among ten thousand
-FANNG_VALUE = 1.4e-7  # the same, for each of its dimensions
-FANNG_NEIGHBOUR = 3.5e-7  # and for one entry of its list
-FANNG_GROWTH = 0.3  # the power of n with which all of these grow
+FANNG_POINT = 2.8e-5  # lists, graph and walks of a point among few
+FANNG_VALUE = 2.0e-7  # the same, for each of its dimensions: between generated features (1.5) and real ones (3.1)
+FANNG_NEIGHBOUR = 3.25e-7  # and for one entry of its list
+FANNG_GROWTH = 0.38  # the power of n with which all of these grow
+FANNG_FEW = 25_000  # points from which on they do
 FANNG_RECALL = 0.98
 # Points up to which a GPU compares all pairs sooner than a CPU makes a graph.
 GPU_POINTS = 20_000_000
@@ -43,10 +46,10 @@ def choose(n: int, dim: int, k: int, device: str | torch.device = "cpu") -> Choi
             raise InputError(f"{name} must be at least 1, got {value}.")
     if torch.device(device).type == "cuda" and n <= GPU_POINTS:
         return Choice("exact", f"exact: a GPU compares {n:,} points exhaustively", 1.0)
-    exact = EXACT_PAIR * n * n * dim * (1 if core() else EXACT_TORCH)
+    exact = n * (EXACT_POINT + EXACT_PAIR * n * dim) * (1 if core() else EXACT_TORCH)
     if core() is None:
         return Choice("exact", f"exact, about {exact:.3g} s of one core: FANNG's compiled core is missing", 1.0)
-    graph = n * (FANNG_POINT + FANNG_VALUE * dim + FANNG_NEIGHBOUR * k) * max(1.0, n / 10_000) ** FANNG_GROWTH
+    graph = n * (FANNG_POINT + FANNG_VALUE * dim + FANNG_NEIGHBOUR * k) * max(1.0, n / FANNG_FEW) ** FANNG_GROWTH
     if exact <= graph:
         return Choice("exact", f"exact, about {exact:.3g} s of one core against {graph:.3g} s for FANNG", 1.0)
     reason = f"FANNG, about {graph:.3g} s of one core against {exact:.3g} s for exact search"
