@@ -1,4 +1,5 @@
 import csv
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -83,6 +84,17 @@ def test_a_finished_comparison_is_read_and_can_grow(finished, digits, monkeypatc
     more = compare(digits, [*LOSSES, "triplet-global"], SETTINGS, out=out, seeds=1)
     assert trained == ["triplet-global"]
     assert without_time(more[:3]) == without_time(rows[:3])
+    compare(digits, ["triplet-global"], SETTINGS, out=out, seeds=1)
+    text = (out / "comparison.md").read_text()
+    assert all(f"| {loss} |" in text for loss in [*LOSSES, "triplet-global"])  # those of before are still there
+
+
+def test_a_comparison_from_before_a_setting_existed_goes_on(finished, digits):
+    out, rows = finished
+    record = json.loads((out / "comparison.json").read_text())
+    del record["settings"]["whiten"]
+    (out / "comparison.json").write_text(json.dumps(record))
+    assert compare(digits, LOSSES, SETTINGS, out=out, seeds=2) == rows
 
 
 def test_a_killed_comparison_goes_on_with_the_run_that_was_cut(finished, digits, tmp_path, monkeypatch):

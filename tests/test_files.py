@@ -98,3 +98,25 @@ def test_a_full_disk_is_the_machines_fault(tmp_path, monkeypatch):
     with pytest.raises(OSError, match=r"could not be written .*No space left"):
         write_tensors(tmp_path / "t.safetensors", {"a": torch.zeros(2)})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_tensors_may_be_read_by_whoever_may_read_other_files(tmp_path):
+    write_json(tmp_path / "a.json", {})
+    write_tensors(tmp_path / "a.safetensors", {"x": torch.zeros(3)})
+    modes = {(tmp_path / name).stat().st_mode for name in ("a.json", "a.safetensors")}
+    (tmp_path / "b").touch()
+    assert modes == {(tmp_path / "b").stat().st_mode}
+
+
+def test_a_file_of_somebody_else_is_not_called_damaged(tmp_path, monkeypatch):
+    def forbidden(*given, **named):
+        raise PermissionError(13, "Permission denied")
+
+    write_json(tmp_path / "a.json", {})
+    write_tensors(tmp_path / "a.safetensors", {"x": torch.zeros(3)})
+    monkeypatch.setattr("pathlib.Path.read_text", forbidden)
+    monkeypatch.setattr("safetensors.torch.load_file", forbidden)
+    with pytest.raises(InputError, match="may not be read by this user"):
+        read_json(tmp_path / "a.json", "a thing")
+    with pytest.raises(InputError, match="may not be read by this user"):
+        read_tensors(tmp_path / "a.safetensors")

@@ -216,6 +216,10 @@ def test_all_classes_may_go(model, folder, fresh):
         model.remove(name)
     with pytest.raises(InputError, match="knows no class"):
         model.classify(fresh)
+    with pytest.raises(InputError, match="knows no class"):
+        model.search(fresh[0], k=1)
+    with pytest.raises(InputError, match="it knows: none"):
+        model.remove("disc")
     model.add("stripes", sorted((folder / "new").rglob("*.png")))
     assert {a.label for a in model.classify(fresh)} == {"stripes"}
 
@@ -225,6 +229,8 @@ def test_refusals(model, fresh):
         model.remove("dragon")
     with pytest.raises(InputError, match="needs a name"):
         model.add("", fresh)
+    with pytest.raises(InputError, match="needs a name, a text; got 5"):
+        model.add(5, fresh)
     with pytest.raises(InputError, match="No images were given"):
         model.add("empty", [])
     with pytest.raises(InputError):

@@ -68,8 +68,15 @@ def compare(
             say(f"[{done}/{len(numbers) * len(losses)}] {loss}, seed {seed}")
             lr = _best_rate(plan, loss, numbers[0], rates) if rates else settings.lr
             rows.append(_run(plan, replace(plan.settings, loss=loss, seed=seed, lr=lr)))
-        write_report(out, rows, settings.task)
+        write_report(out, rows + _finished(out, rows), settings.task)
     return rows
+
+
+def _finished(out: Path, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The runs of other losses and seeds that an earlier call of this comparison has finished."""
+    here = {(row["loss"], row["seed"]) for row in rows}
+    others = [read_json(path, "a finished run") for path in sorted((out / "runs").glob("*/result.json"))]
+    return [row for row in others if "error" not in row and (row["loss"], row["seed"]) not in here]
 
 
 def _prepare(data: Any, losses: list[str], settings: Settings, seeds: list[int], out: Path) -> _Plan:
@@ -126,8 +133,10 @@ def _same_comparison(out: Path, settings: Settings, table: ImageTable) -> None:
     path = out / "comparison.json"
     if path.exists():
         before = read_json(path, "a comparison")
-        if before != record:
-            known = before.get("settings", {})
+        # A setting that came after the comparison had its default.
+        known = {name: value for name, value in Settings().to_dict().items() if name in shared}
+        known |= before.get("settings", {})
+        if before | {"settings": known} != record:
             changed = [name for name in shared if known.get(name) != shared[name]] or ["the data"]
             raise InputError(
                 f"{out} holds a comparison with other settings ({', '.join(changed)}). "
@@ -145,7 +154,10 @@ def _best_rate(plan: _Plan, loss: str, seed: int, rates: Sequence[float]) -> flo
     tried = {lr: _run(without_test, replace(plan.settings, loss=loss, seed=seed, lr=lr), tuning=True) for lr in rates}
     fit = {lr: row["val_score"] for lr, row in tried.items() if "error" not in row}
     if not fit:
-        raise InputError(f"The loss '{loss}' diverged at every learning rate: {', '.join(f'{lr:g}' for lr in rates)}.")
+        why = next(iter(tried.values()))["error"]
+        raise InputError(
+            f"The loss '{loss}' failed at every learning rate ({', '.join(map('{:g}'.format, rates))}): {why}"
+        )
     return max(fit, key=fit.__getitem__)
 
 

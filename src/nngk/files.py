@@ -18,7 +18,10 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
+        temporary.touch()
+        mode = temporary.stat().st_mode  # what this user gives new files; some libraries keep theirs to themselves
         write(temporary)
+        temporary.chmod(mode)
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -39,6 +42,8 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path.parent} is not {what}: it holds no {path.name}.") from None
+    except PermissionError:
+        raise _forbidden(path) from None
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise InputError(f"{path} is damaged ({error}); restore it from a copy or train again.") from None
     if not isinstance(value, dict):
@@ -83,8 +88,14 @@ def read_tensors(path: Path, checksum: str | None = None) -> dict[str, Tensor]:
         return load_file(path)
     except FileNotFoundError:
         raise InputError(f"{path} is missing; restore it from a copy or train again.") from None
+    except PermissionError:
+        raise _forbidden(path) from None
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path} is damaged ({error}); restore it from a copy or train again.") from None
+
+
+def _forbidden(path: Path) -> InputError:
+    return InputError(f"{path} may not be read by this user: ask its owner for the right to (chmod a+r).")
 
 
 def sha256(path: Path) -> str:

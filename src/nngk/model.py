@@ -85,7 +85,7 @@ class Model:
         class_names: list[str],
         sources: list[str],
         familiar: Tensor,
-        n_neighbours: int = 100,
+        n_neighbours: int | None = 100,
         softmax: dict[str, Tensor] | None = None,
         info: dict[str, Any] | None = None,
         device: str | torch.device = "cpu",
@@ -150,6 +150,7 @@ class Model:
     def search(self, images: Sequence[Picture], k: int = 10) -> list[list[Evidence]]: ...
     def search(self, images: Picture | Sequence[Picture], k: int = 10) -> list[Evidence] | list[list[Evidence]]:
         """The ``k`` most similar images of the bank, nearest first."""
+        self._require_classes()
         if not 1 <= k <= len(self.centres):
             raise InputError(f"k must be from 1 to {len(self.centres)}, the number of images in the bank; got {k}.")
         pictures, single = as_list(images)
@@ -161,12 +162,21 @@ class Model:
 
     def predict(self, embeddings: Tensor, k: int | None = None) -> Prediction:
         """Equation 3 for embeddings: log-probabilities, neighbours, shares, densities."""
-        if not len(self.centres):
-            raise InputError("The model knows no class: add one with add(name, images).")
+        self._require_classes()
         x = embeddings.to(self.device, self.centres.dtype)
         return predict(
-            x, self._engine, self.labels, self.theta, self.sigma, k or self.n_neighbours, len(self.class_names)
+            x,
+            self._engine,
+            self.labels,
+            self.theta,
+            self.sigma,
+            k or self.n_neighbours or len(self.centres),
+            len(self.class_names),
         )
+
+    def _require_classes(self) -> None:
+        if not len(self.centres):
+            raise InputError("The model knows no class: add one with add(name, images).")
 
     @property
     def classifier(self) -> str:
@@ -228,8 +238,8 @@ class Model:
 
         The images' embeddings become centres. A name the model knows already gets more images.
         """
-        if not name:
-            raise InputError("A class needs a name.")
+        if not isinstance(name, str) or not name:
+            raise InputError(f"A class needs a name, a text; got {name!r}.")
         pictures, _ = as_list(images)
         if not pictures:
             raise InputError(f"No images were given for the class '{name}'.")
@@ -238,7 +248,9 @@ class Model:
             raise InputError(
                 f"The embeddings of the images for '{name}' are NaN or infinite; the model may be damaged."
             )
-        if name not in self.class_names:
+        if name in self.class_names:
+            self.softmax = None  # its layer could not learn from them: from now on the kernels answer
+        else:
             self.class_names.append(name)
         label = self.class_names.index(name)
         self._rebank(
@@ -253,7 +265,7 @@ class Model:
         """Forget a class, at once; returns how many images it had."""
         if name not in self.class_names:
             known = ", ".join(self.class_names[:10]) + (", …" if len(self.class_names) > 10 else "")
-            raise InputError(f"The model has no class '{name}'; it knows: {known}.")
+            raise InputError(f"The model has no class '{name}'; it knows: {known or 'none'}.")
         label = self.class_names.index(name)
         kept = self.labels != label
         labels = self.labels[kept]

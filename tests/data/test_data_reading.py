@@ -41,6 +41,15 @@ def test_train_val_and_test_folders(tmp_path: Path, make_picture) -> None:
     ]
 
 
+def test_folders_without_pictures_do_not_count_beside_parts(tmp_path: Path, make_picture) -> None:
+    for place in ("train/a/1.png", "train/b/1.png", "train/loose.png", "test/a/2.png"):
+        make_picture(tmp_path / place)
+    (tmp_path / "annotations").mkdir()
+    (tmp_path / "annotations" / "x.txt").write_text("1 2 3 4")
+    table = read_images(tmp_path)
+    assert table.class_names == ["a", "b"] and sorted(table.splits or []) == ["test", "train", "train"]
+
+
 def test_a_class_may_be_called_test(tmp_path: Path, make_picture) -> None:
     for place in ("test/1.png", "other/1.png"):
         make_picture(tmp_path / place)
@@ -54,6 +63,11 @@ def test_a_class_may_be_called_test(tmp_path: Path, make_picture) -> None:
         (lambda d, make: make(d / "1.png"), "1 images but no sub-folders"),
         (lambda d, make: make(d / "cat" / "1.png"), "one class only .*'cat'.*add images of another class"),
         (lambda d, make: (d / "cat").mkdir(), "has no images"),
+        (
+            lambda d, make: [make(d / place) for place in ("train/a/1.png", "test/a/1.png", "extra/1.png")],
+            "has parts \\('test', 'train'\\) beside other folders with images \\('extra'\\)",
+        ),
+        (lambda d, make: [make(d / place) for place in ("val/a/1.png", "test/a/1.png")], "no folder 'train'"),
     ],
 )
 def test_folders_that_cannot_be_used(tmp_path: Path, make_picture, prepare, says: str) -> None:
@@ -113,6 +127,7 @@ def test_csv_with_boxes_and_tabs(pets: Path) -> None:
         ("path,label\ncat/0.png,a\ncat/9.png,b\ncat/8.png,b\n", r"2 image\(s\) that do not exist, in row\(s\) 3, 4: "),
         ("path,label\ncat/0.png,a\ncat/1.png,a\n", "one class only"),
         ("path,label,x_1\ncat/0.png,a,3\n", "some columns of a box"),
+        ("path,label,x_1,y_1,x_2,y_2\ncat/0.png,a,1,1,inf,5\n", "'inf' for x_2 in row 2: a box is four numbers"),
         ("path,label,x_1,x_2,y_1,y_2\ncat/0.png,a,3,1,0,9\n", r"x_1 >= x_2.*row\(s\) 2"),
         ("path,label,x_1,x_2,y_1,y_2\ncat/0.png,a,wide,1,0,9\n", "'wide' for x_1 in row 2"),
     ],

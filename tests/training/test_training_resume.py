@@ -2,7 +2,9 @@
 
 import json
 from contextlib import contextmanager
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -190,6 +192,12 @@ def test_other_images_are_refused(cut, data, tmp_path):
         train(tmp_path / "renamed", settings(), out=cut, resume=True)
 
 
+def test_other_boxes_are_refused(cut, data):
+    boxed = replace(data, boxes=np.tile(np.array([1.0, 1.0, 9.0, 9.0], dtype=np.float32), (len(data), 1)))
+    with pytest.raises(InputError, match="other images"):
+        train(boxed, settings(), out=cut, resume=True)
+
+
 def test_nothing_to_resume(data, tmp_path):
     with pytest.raises(InputError, match=r"no run to resume.*without --resume"):
         train(data, settings(), out=tmp_path / "none", resume=True)
@@ -212,6 +220,7 @@ def test_damaged_checkpoints_are_refused(damage, cut, data):
 
 
 def test_leftovers_are_removed(cut, data):
+    (cut / "run" / "..checkpoint.new.7.part").write_bytes(b"cut while it was written")
     train(data, settings(), out=cut, resume=True)
     left = {path.name for path in (cut / "run").iterdir()} - {"images"}
     assert left == {"log.csv", "log.jsonl", "settings.json"}

@@ -2,6 +2,7 @@
 
 import csv
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -208,3 +209,28 @@ def test_names_that_are_no_text(tmp_path):
     model = train(folder, settings(), out=tmp_path / "m")
     assert str(odd) in model.sources
     assert Model.load(tmp_path / "m").sources == model.sources
+
+
+@pytest.mark.parametrize(("asked", "kept"), [(None, None), (100, 100), (3, 3)])
+def test_a_model_that_is_shown_more_considers_as_many_as_was_asked(asked, kept, data, tmp_path):
+    train(data, settings(n_neighbours=asked), out=tmp_path / "model")
+    model = Model.load(tmp_path / "model")
+    assert model.n_neighbours == kept
+    before = len(model.centres)
+    model.add("noise", [np.full((16, 16, 3), level, dtype=np.uint8) for level in range(0, 250, 5)])
+    found = model.predict(model.centres[:2]).neighbours
+    assert found.shape[1] == min(kept or before + 50, before + 50)
+
+
+def test_softmax_answers_until_it_is_shown_what_its_layer_cannot_learn(data, tmp_path):
+    model = train(data, settings(loss="softmax"), out=tmp_path / "model")
+    assert model.classifier == "softmax"
+    model.add("disc", [np.zeros((16, 16, 3), dtype=np.uint8)])
+    assert model.classifier == "kernels"
+    assert model.classify(np.zeros((16, 16, 3), dtype=np.uint8)).evidence[0].label == "disc"
+
+
+def test_a_class_without_training_images_is_refused(data, tmp_path):
+    splits = ["test" if label == 3 or i % 5 == 0 else "train" for i, label in enumerate(data.labels.tolist())]
+    with pytest.raises(InputError, match="no training image, only others: 'stripes'"):
+        train(replace(data, splits=splits), settings(), out=tmp_path / "model")

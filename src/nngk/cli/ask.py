@@ -28,7 +28,8 @@ def classify_command(
     paths = image_files(images)
     from nngk.model import Model
 
-    answers = Model.load(model, device).classify(paths, evidence=evidence)
+    m = Model.load(model, device)
+    answers = m.classify(paths, evidence=evidence)
     labels = ["unknown" if reject is not None and a.unknown > reject else a.label for a in answers]
     if as_json:
         rows = [{"image": str(p), **a.to_dict(), "label": label} for p, a, label in zip(paths, answers, labels)]
@@ -39,7 +40,9 @@ def classify_command(
         for name, probability in list(answer.probabilities.items())[:top]:
             click.echo(f"  {probability:7.2%}  {name}")
         for e in answer.evidence:
-            click.echo(f"    because of {e.image} ({e.label}), {e.share:.1%}")
+            # A softmax layer says its answer without them; they are what the kernels would have gone by.
+            why = "because of" if m.classifier == "kernels" else "near"
+            click.echo(f"    {why} {e.image} ({e.label}), {e.share:.1%}")
 
 
 @click.command("search")
@@ -132,7 +135,7 @@ def info_command(model: Path, as_json: bool) -> None:
         click.echo(json.dumps(facts))
         return
     click.echo(f"{m}\n  network     {m.network.config['name']}, {m.network.dim} dimensions")
-    click.echo(f"  classifier  {facts['classifier']}, {m.n_neighbours} neighbours, sigma {m.sigma:.4g}")
+    click.echo(f"  classifier  {facts['classifier']}, {m.n_neighbours or 'all'} neighbours, sigma {m.sigma:.4g}")
     click.echo(f"  trained on  {m.info.get('data', '?')} for the task {m.info.get('task', '?')}")
     for name, value in m.info.get("test", {}).items():
         click.echo(f"  test {name.replace('_', ' '):<18} {value:7.2%}")

@@ -65,6 +65,9 @@ def compare_command(
         click.echo(json.dumps({"report": str(out / "comparison.md"), "runs": rows}))
     else:
         click.echo((out / "comparison.md").read_text(encoding="utf-8"))
+    failed = [row for row in rows if "error" in row]
+    if failed and len(failed) == len(rows):
+        raise InputError(f"Every run failed: {failed[0]['error']}")
 
 
 def _rates(text: str | None) -> list[float]:

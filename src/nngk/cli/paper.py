@@ -1,6 +1,7 @@
 """``nngk paper``."""
 
 import json
+import shlex
 from pathlib import Path
 
 import click
@@ -89,7 +90,7 @@ def run_command(
     nngk paper run birds-metric --data datasets --weights weights --preset best --only dim=64
     """
     from nngk import progress
-    from nngk.paper import run_experiments
+    from nngk.paper.run import results_folder, run_experiments
 
     progress.quiet = quiet
     rows = run_experiments(
@@ -110,7 +111,10 @@ def run_command(
     if as_json:
         click.echo(json.dumps(rows))
     else:
-        click.echo(f"{len(rows)} runs, {len(failed)} of them failed. See them with: nngk paper report")
+        where = shlex.quote(str(results_folder(results, quick)))
+        click.echo(
+            f"{len(rows)} runs, {len(failed)} of them failed. See them with: nngk paper report --results {where}"
+        )
     if failed and len(failed) == len(rows):
         raise InputError(f"Every run failed: {failed[0]['error']}")
 

@@ -10,7 +10,7 @@ from nngk.data.pack import pack, read_pack
 from nngk.data.reading import read_images
 from nngk.data.sampling import class_balanced_batches, random_batches
 from nngk.data.splits import Split, class_disjoint, split, stratified
-from nngk.data.table import ImageTable, require_pairs
+from nngk.data.table import ImageTable, require_pairs, require_training_images
 from nngk.data.transforms import Augmentation, evaluation
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "read_images",
     "read_pack",
     "require_pairs",
+    "require_training_images",
     "split",
     "square",
     "squares",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nngk.data.table import ImageTable
+from nngk.data.table import ImageTable, listing
 from nngk.errors import InputError
 
 EXTENSIONS = frozenset(
@@ -46,14 +46,14 @@ def is_image(path: Path) -> bool:
 
 def read_folder(folder: Path) -> ImageTable:
     """The table of an image folder, in sorted order."""
-    classes = _subfolders(folder)
-    roles = [split_name(sub.name) for sub in classes]
-    if classes and all(roles) and "train" in roles:
-        found = [(role, *item) for role, sub in zip(roles, classes) for item in _classes(sub)]
-        splits: list[str] | None = [str(role) for role, _, _ in found]
-        rows = [(name, path) for _, name, path in found]
-    else:
-        rows, splits = list(_classes(folder)), None
+    rows = list(_classes(folder))
+    splits: list[str] | None = None
+    roles = {name: split_name(name) for name, _ in rows}
+    if _has_parts(folder, roles):
+        # Pictures that lie in a part's folder itself belong to no class.
+        inside = [(str(roles[part]), path.relative_to(folder / part).parts, path) for part, path in rows]
+        splits = [role for role, below, _ in inside if len(below) > 1]
+        rows = [(below[0], path) for _, below, path in inside if len(below) > 1]
     if not rows:
         raise InputError(_nothing(folder))
     names = sorted({name for name, _ in rows})
@@ -65,6 +65,21 @@ def read_folder(folder: Path) -> ImageTable:
         splits=splits,
         name=folder.resolve().name,
     )
+
+
+def _has_parts(folder: Path, roles: dict[str, str | None]) -> bool:
+    """Whether the folders with pictures are train, val and test; one such name alone may be a class's."""
+    named = sorted(name for name, role in roles.items() if role)
+    others = sorted(name for name, role in roles.items() if not role)
+    parts = {role for role in roles.values() if role}
+    if others and len(parts) > 1:
+        raise InputError(
+            f"{folder} has parts ({listing(named)}) beside other folders with images ({listing(others)}): move those "
+            "away, or list the images in a CSV file with the columns path,label,split."
+        )
+    if len(parts) > 1 and "train" not in parts:
+        raise InputError(f"{folder} has {listing(named)}, but no folder 'train': add it, or rename the folders.")
+    return not others and "train" in parts
 
 
 def _subfolders(folder: Path) -> list[Path]:

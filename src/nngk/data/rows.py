@@ -137,7 +137,7 @@ def _boxes(columns: Mapping[str, Sequence[Any]], numbers: Sequence[int], source:
             if _is_empty(value):
                 continue
             try:
-                boxes[row, column] = float(value)
+                boxes[row, column] = finite(value)
             except (TypeError, ValueError):
                 raise InputError(
                     f"{source} has {value!r} for {name} in row {numbers[row]}: a box is four numbers of pixels."
@@ -151,6 +151,14 @@ def _boxes(columns: Mapping[str, Sequence[Any]], numbers: Sequence[int], source:
             f"{_numbers([numbers[i] for i in np.flatnonzero(wrong).tolist()])}: correct them or leave all four empty."
         )
     return None if np.isnan(boxes).all() else boxes
+
+
+def finite(value: Any) -> float:
+    """A number that is one; a ValueError for what is none, and for infinity."""
+    number = float(value)
+    if not abs(number) < 1e9:
+        raise ValueError(number)
+    return number
 
 
 def _is_empty(value: Any) -> bool:

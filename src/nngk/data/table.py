@@ -126,6 +126,22 @@ def require_pairs(table: ImageTable, purpose: str) -> None:
         )
 
 
+def require_training_images(table: ImageTable) -> None:
+    """Refuse a training part without a class that is validated or tested with: it could never be answered.
+
+    >>> table = ImageTable([Path("a"), Path("b")], np.array([0, 0]), ["cat", "dgo"])
+    >>> require_training_images(table)
+    Traceback (most recent call last):
+    nngk.errors.InputError: 1 class(es) have no training image, only others: 'dgo'. Add some, remove the class, or check how its name is spelt.
+    """  # noqa: E501
+    absent = [table.class_names[c] for c in np.flatnonzero(table.counts() == 0)]
+    if absent:
+        raise InputError(
+            f"{len(absent)} class(es) have no training image, only others: {listing(absent)}. "
+            "Add some, remove the class, or check how its name is spelt."
+        )
+
+
 def listing(items: Sequence[object], limit: int = 5) -> str:
     """The first few items in quotes, and how many more there are: for messages."""
     shown = ", ".join(f"'{item}'" for item in items[:limit])

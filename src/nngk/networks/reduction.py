@@ -27,9 +27,10 @@ def reduce_embedding(network: EmbeddingNetwork, features: Tensor, dim: int, whit
         centred = (outputs - centre).double()
         values, vectors = torch.linalg.eigh(centred.T @ centred)
         values, vectors = values.flip(0)[:dim], vectors.flip(1)[:, :dim]
-        # What is next to nothing in the training images is rounding, and not to be blown up.
-        spread = values.clamp(min=1e-9 * float(values[0])).sqrt()
-        components = (vectors * (spread[0] / spread) ** whiten).to(outputs)
+        # Where the training images do not extend there is nothing to even out: blown up, it would swamp new ones.
+        extends = values > 1e-6 * values[0].clamp(min=1e-30)
+        factors = torch.where(extends, values[0] / values.where(extends, values[0]), 1.0) ** (whiten / 2)
+        components = (vectors * factors.nan_to_num(1.0)).to(outputs)
         narrow = nn.Linear(wide.in_features, dim).to(wide.weight)
         narrow.weight.copy_(components.T @ wide.weight)
         narrow.bias.copy_(components.T @ (wide.bias - centre))

@@ -68,7 +68,7 @@ def run_experiments(
     sources = Sources(None if data is None else Path(data), None if weights is None else str(weights), place, quick)
     runner = Runner(
         sources,
-        results=Path(results or (QUICK / "results" if quick else RESULTS)),
+        results=results_folder(results, quick),
         device=pick_device(device).type,
         commit=commit or source_commit() or "unknown",
         options=["--network", network] if network else [],
@@ -82,6 +82,15 @@ def run_experiments(
         for seed in range(1 if experiment.one_seed else seeds):  # seed by seed: what is cut has whole ones
             rows += [runner.run(plan, seed) for plan in mine]
     return rows
+
+
+def results_folder(given: str | Path | None, quick: bool) -> Path:
+    """Where rows are written: the folder that was given, else that of real or of quick runs.
+
+    >>> results_folder(None, quick=False).name
+    'results'
+    """
+    return Path(given or (QUICK / "results" if quick else RESULTS))
 
 
 class Plan:

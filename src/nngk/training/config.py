@@ -100,7 +100,8 @@ class Settings:
             if not _fits(value, hint):
                 raise InputError(f"The setting '{field}' must be {_describe(hint)}; got {value!r}.")
         self._require(self.epochs >= 1, "epochs", "at least 1")
-        self._require(self.batch_size >= 2, "batch_size", "at least 2")
+        self._require(2 <= self.batch_size <= 2**20, "batch_size", "from 2 to 1048576")
+        self._require(self.guaranteed <= 10_000, "guaranteed", "at most 10000")
         self._require(self.layers is None or self.layers >= 1, "layers", "at least 1")
         self._require(0 < self.lr <= LARGEST, "lr", f"above 0 and up to {LARGEST:g}")
         self._require(self.seed < 2**31, "seed", "below 2147483648")
@@ -125,6 +126,8 @@ class Settings:
         listed = not self.drop_centres or bool(self.n_neighbours)
         self._require(listed, "drop_centres", "0 without neighbour lists (n_neighbours empty)")
         self._require(bool(self.wide) or not self.whiten, "whiten", "0 where nothing is reduced ('wide' empty)")
+        self._require(not self.wide or bool(self.dim), "wide", "empty without an embedding layer ('dim' 0)")
+        self._require((self.wide or 0) <= 16384, "wide", "at most 16384")
         self._require(not self.wide or self.wide >= (self.dim or math.inf), "wide", "at least as large as 'dim'")
         if isinstance(self.sigma, int | float):
             self._require(NARROWEST <= self.sigma <= WIDEST, "sigma", f"from {NARROWEST:g} to {WIDEST:g}")

@@ -45,7 +45,7 @@ def finish(run: Run, seconds: float) -> Model:
         class_names=table.class_names,
         sources=[str(path) for path in table.paths],
         familiar=familiar_densities(run, sigma),
-        n_neighbours=bank.considered,
+        n_neighbours=run.settings.n_neighbours or None,  # not the bank's, which has no more than it has centres
         softmax=softmax_layer(run),
         info=info,
         device=run.device,

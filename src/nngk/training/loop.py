@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nngk.data import ImageTable, batches, read_images, require_pairs, split
+from nngk.data import ImageTable, batches, read_images, require_pairs, require_training_images, split
 from nngk.errors import InputError
 from nngk.files import read_json, write_json
 from nngk.loss import GaussianKernelLoss
@@ -73,6 +73,8 @@ def train(
     table = data if isinstance(data, ImageTable) else read_images(data, task=settings.task, seed=settings.seed)
     parts = split(table, settings.task, settings.val_fraction, settings.test_fraction, settings.seed)
     require_pairs(parts.train, "training")
+    if settings.task == "classify":
+        require_training_images(parts.train)
     folder.mkdir(parents=True, exist_ok=True)
     run = Run(parts, settings, folder)
     write_json(folder / "settings.json", run.settings.to_dict())
@@ -108,7 +110,11 @@ def train(
     run.go_back()
     model = finish(run, time.perf_counter() - started)
     model.save(out)
-    for leftover in [*folder.glob("checkpoint*"), *folder.glob(".checkpoint*"), *folder.glob("features-*.safetensors")]:
+    for leftover in [
+        *folder.glob("checkpoint*"),
+        *folder.glob(".*checkpoint*"),
+        *folder.glob("features-*.safetensors"),
+    ]:
         leftover.unlink(missing_ok=True)
     return model
 

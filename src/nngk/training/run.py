@@ -248,8 +248,9 @@ class Run:
 
 
 def fingerprint(split: Split) -> str:
-    """A hash of the images' names and labels; their folder may move."""
-    rows = (f"{path.name}\t{label}\n" for part in split for path, label in zip(part.paths, part.labels.tolist()))
+    """A hash of the images' names, labels and boxes; their folder may move."""
+    rows = [f"{path.name}\t{label}\n" for part in split for path, label in zip(part.paths, part.labels.tolist())]
+    rows += [str(part.boxes.tolist()) for part in split if part.boxes is not None]
     return hashlib.sha256("\n".join(rows).encode("utf-8", "surrogateescape")).hexdigest()
 
 
