@@ -113,7 +113,7 @@ def _assemble(
         raise ValueError("its class names and sources should be lists of texts")
     if not isinstance(info, dict):
         raise ValueError("its info should be an object")
-    if not 0 < float(record["sigma"]) < math.inf or int(record["n_neighbours"] or 1) < 1:
+    if not 0 < float(record["sigma"]) < math.inf or not _is_count(record["n_neighbours"]):
         raise ValueError("its sigma and its number of neighbours should be above 0")
     softmax = {key.removeprefix("softmax."): t for key, t in bank.items() if key.startswith("softmax.")}
     return Model(
@@ -125,8 +125,13 @@ def _assemble(
         class_names=record["class_names"],
         sources=record["sources"],
         familiar=bank["familiar"],
-        n_neighbours=record["n_neighbours"] and int(record["n_neighbours"]),
+        n_neighbours=record["n_neighbours"],
         softmax=softmax or None,
         info=info,
         device=device,
     )
+
+
+def _is_count(value: object) -> bool:
+    """Whether a record's number of neighbours is one; none stands for all centres."""
+    return value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1)
