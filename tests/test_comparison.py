@@ -84,7 +84,10 @@ def test_a_finished_comparison_is_read_and_can_grow(finished, digits, monkeypatc
     more = compare(digits, [*LOSSES, "triplet-global"], SETTINGS, out=out, seeds=1)
     assert trained == ["triplet-global"]
     assert without_time(more[:3]) == without_time(rows[:3])
-    compare(digits, ["triplet-global"], SETTINGS, out=out, seeds=1)
+    compare(digits, ["triplet-global"], replace(SETTINGS, lr=2e-3), out=out, seeds=1)  # at another rate: in its place
+    compare(digits, LOSSES, SETTINGS, out=out, seeds=2)
+    with (out / "runs.csv").open() as file:
+        assert [row["lr"] for row in csv.DictReader(file) if row["loss"] == "triplet-global"] == ["0.002"]
     text = (out / "comparison.md").read_text()
     assert all(f"| {loss} |" in text for loss in [*LOSSES, "triplet-global"])  # those of before are still there
 
@@ -244,6 +247,8 @@ def test_what_failed_is_tried_again(digits, tmp_path):
     broken.write_bytes(whole[:20])
     (row,) = compare(tmp_path / "digits", ["softmax"], SETTINGS, out=tmp_path / "c", seeds=1)
     assert "cannot be read" in row["error"]
+    with pytest.raises(InputError, match=r"failed at every learning rate \(0.001, 0.01\): .*cannot be read"):
+        compare(tmp_path / "digits", ["softmax"], SETTINGS, out=tmp_path / "d", seeds=1, rates=(1e-3, 1e-2))
     broken.write_bytes(whole)
     (row,) = compare(tmp_path / "digits", ["softmax"], SETTINGS, out=tmp_path / "c", seeds=1)
     assert "error" not in row and 0 <= row["recall@1"] <= 1

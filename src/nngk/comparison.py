@@ -73,10 +73,13 @@ def compare(
 
 
 def _finished(out: Path, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The runs of other losses and seeds that an earlier call of this comparison has finished."""
-    here = {(row["loss"], row["seed"]) for row in rows}
-    others = [read_json(path, "a finished run") for path in sorted((out / "runs").glob("*/result.json"))]
-    return [row for row in others if "error" not in row and (row["loss"], row["seed"]) not in here]
+    """The runs of other losses and seeds that earlier calls of this comparison have finished, the latest of each."""
+    paths = sorted((out / "runs").glob("*/result.json"), key=lambda path: path.stat().st_mtime)
+    finished = [row for row in (read_json(path, "a finished run") for path in paths) if "error" not in row]
+    others = {(row["loss"], row["seed"]): row for row in finished}
+    for row in rows:
+        others.pop((row["loss"], row["seed"]), None)
+    return list(others.values())
 
 
 def _prepare(data: Any, losses: list[str], settings: Settings, seeds: list[int], out: Path) -> _Plan:

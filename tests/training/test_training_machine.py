@@ -3,24 +3,12 @@
 import pytest
 import torch
 
-from nngk.data import read_images, split
 from nngk.errors import InputError
 from nngk.training import loop, parts
 from nngk.training.config import Settings
 from nngk.training.graphs import Replayed, own_gradients
-from nngk.training.run import Run
-from shapes import TINY, write_shapes
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return read_images(write_shapes(tmp_path_factory.mktemp("shapes"), ("disc", "frame"), count=10))
-
-
-def make_run(data, folder, **changes):
-    s = Settings(**{**TINY, **changes})
-    folder.mkdir()
-    return Run(split(data, s.task, s.val_fraction, s.test_fraction, s.seed), s, folder)
+from runs import make_run
+from shapes import TINY
 
 
 def test_steps_go_through_the_compiled_network_and_refreshes_do_not(data, tmp_path, monkeypatch):

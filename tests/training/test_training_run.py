@@ -7,7 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 
+from nngk.cli.ask import classify_command
 from nngk.data import split
 from nngk.errors import InputError
 from nngk.kernel import squared_distances
@@ -225,6 +227,9 @@ def test_a_model_that_is_shown_more_considers_as_many_as_was_asked(asked, kept, 
 def test_softmax_answers_until_it_is_shown_what_its_layer_cannot_learn(data, tmp_path):
     model = train(data, settings(loss="softmax"), out=tmp_path / "model")
     assert model.classifier == "softmax"
+    picture = str(data.paths[0])
+    said = CliRunner().invoke(classify_command, [str(tmp_path / "model"), picture]).output
+    assert "    near /" in said and "because of" not in said  # they did not decide it
     model.add("disc", [np.zeros((16, 16, 3), dtype=np.uint8)])
     assert model.classifier == "kernels"
     assert model.classify(np.zeros((16, 16, 3), dtype=np.uint8)).evidence[0].label == "disc"

@@ -137,7 +137,7 @@ def _boxes(columns: Mapping[str, Sequence[Any]], numbers: Sequence[int], source:
             if _is_empty(value):
                 continue
             try:
-                boxes[row, column] = finite(value)
+                boxes[row, column] = _finite(value)
             except (TypeError, ValueError):
                 raise InputError(
                     f"{source} has {value!r} for {name} in row {numbers[row]}: a box is four numbers of pixels."
@@ -153,7 +153,7 @@ def _boxes(columns: Mapping[str, Sequence[Any]], numbers: Sequence[int], source:
     return None if np.isnan(boxes).all() else boxes
 
 
-def finite(value: Any) -> float:
+def _finite(value: Any) -> float:
     """A number that is one; a ValueError for what is none, and for infinity."""
     number = float(value)
     if not abs(number) < 1e9:

@@ -28,9 +28,8 @@ def reduce_embedding(network: EmbeddingNetwork, features: Tensor, dim: int, whit
         values, vectors = torch.linalg.eigh(centred.T @ centred)
         values, vectors = values.flip(0)[:dim], vectors.flip(1)[:, :dim]
         # Where the training images do not extend there is nothing to even out: blown up, it would swamp new ones.
-        extends = values > 1e-6 * values[0].clamp(min=1e-30)
-        factors = torch.where(extends, values[0] / values.where(extends, values[0]), 1.0) ** (whiten / 2)
-        components = (vectors * factors.nan_to_num(1.0)).to(outputs)
+        factors = torch.where(values > 1e-6 * values[0], values[0] / values, 1.0) ** (whiten / 2)
+        components = (vectors * factors).to(outputs)
         narrow = nn.Linear(wide.in_features, dim).to(wide.weight)
         narrow.weight.copy_(components.T @ wide.weight)
         narrow.bias.copy_(components.T @ (wide.bias - centre))
