@@ -21,12 +21,12 @@ from torch.nn.functional import normalize
 from validation_runs import ResidentRun, class_block, resident_pixels, trained
 
 from nngk.data import Split
+from nngk.experiments.paper.sources import Sources
+from nngk.experiments.paper.zero_shot import SIZES
 from nngk.metrics import evaluate
-from nngk.networks.reduction import reduce_embedding
-from nngk.paper.metric import SIZES
-from nngk.paper.presets import metric_settings
-from nngk.paper.sources import Sources
-from nngk.training.parts import Features
+from nngk.networks.embedding_layer.reduction import reduce_embedding
+from nngk.training.feed import Features
+from nngk.training.presets import metric_settings
 
 SHOWN = ("wide", "shrinkage", "lr", "seed", "fold", "dim", "whiten", "recall@1", "map@r", "nmi")
 

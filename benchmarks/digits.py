@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from record import append_rows, circumstances
 
-from nngk import demo, progress
+from nngk import progress
 from nngk.data import read_images, split
+from nngk.experiments.demo import digits as demo
 from nngk.metrics import evaluate
 from nngk.training.loop import train
 

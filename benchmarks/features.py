@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from validation_runs import class_block, resident_pixels, resized
 
 from nngk.data import Augmentation, evaluation
+from nngk.experiments.paper.sources import Sources
 from nngk.metrics import evaluate
 from nngk.networks import create_network
-from nngk.networks.discriminant import discriminant
-from nngk.networks.embedding import EmbeddingNetwork
+from nngk.networks.embedding_layer.discriminant import discriminant
 from nngk.networks.heads import POOLS
-from nngk.paper.sources import Sources
+from nngk.networks.network import EmbeddingNetwork
 
 TAPS = {
     "resnet50": ("layer2", "layer3", "layer4"),

@@ -30,9 +30,12 @@ from gpu_tools import (
 )
 from torch import Tensor
 
-from nngk import kernel, kernel_triton_backward, kernel_triton_dense, kernel_triton_lists
-from nngk.kernel_triton import fused_all_centres_loss, fused_neighbour_loss
-from nngk.kernel_triton_launch import Tiles
+from nngk.accel import Tiles
+from nngk.kernel import formulas as kernel
+from nngk.kernel.triton import dense as kernel_triton_dense
+from nngk.kernel.triton import lists_backward as kernel_triton_backward
+from nngk.kernel.triton import lists_forward as kernel_triton_lists
+from nngk.kernel.triton.losses import fused_all_centres_loss, fused_neighbour_loss
 
 
 def problem(n: int, m: int, k: int, dim: int, sigma: float, dtype: torch.dtype, classes: int = 10) -> list[Tensor]:

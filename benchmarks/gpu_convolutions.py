@@ -7,7 +7,9 @@ import torch
 from gpu_tools import ARGS, DEVICE, error, milliseconds, poison, record
 from torch import Tensor, nn
 
-from nngk.networks import create_network, fused, googlenet
+from nngk.networks import create_network
+from nngk.networks.backbones import googlenet
+from nngk.networks.fused import convolution as fused
 from nngk.training.graphs import Graphed
 
 NETWORKS = {"googlenet-bvlc": (20, 96), "resnet50-v1": (20, 128)}

@@ -3,7 +3,7 @@
 import torch
 from gpu_tools import ARGS, DEVICE, error, milliseconds, poison, record
 
-from nngk.networks.googlenet import GoogLeNetBVLC
+from nngk.networks.backbones.googlenet import GoogLeNetBVLC
 
 
 def section_googlenet() -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 from gpu_runs import Report, settings, wait
 
+from nngk.bank.refresh import Refresher
 from nngk.data import ImageTable, batches, split
-from nngk.refresh import Refresher
 from nngk.search import Exact
 from nngk.training import loop
 from nngk.training.profile import StepProfile, unwatched

@@ -8,7 +8,7 @@ import torch
 from record import append_rows, circumstances
 from torch import Tensor
 
-from nngk.training.config import Settings
+from nngk.training.settings import Settings
 
 FILES = {"googlenet-bvlc": "googlenet_bvlc_fp16.safetensors", "resnet50-v1": "resnet50_v1_fp16.safetensors"}
 

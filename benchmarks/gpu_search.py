@@ -7,8 +7,8 @@ import torch
 from gpu_tools import ARGS, DEVICE, late, milliseconds, peak_mib, record, wait
 from torch import Tensor
 
-from nngk.search import cuda as search_cuda
-from nngk.search.cuda_kernels import Tile
+from nngk.search.cuda import nearest as search_cuda
+from nngk.search.cuda.products import Tile
 
 
 def truth_of(x: Tensor, rows: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from gpu_runs import Noise, Report, settings, wait
 
-from nngk.bank import CentreBank
+from nngk.bank.centres import CentreBank
 from nngk.data import Augmentation, ImageTable, batches, evaluation, random_batches
-from nngk.embedding import embed
-from nngk.loss import GaussianKernelLoss
+from nngk.losses import create_loss
+from nngk.losses.gaussian import GaussianKernelLoss
 from nngk.networks import create_network
-from nngk.rivals import create_loss
+from nngk.networks.embed import embed
 from nngk.search import Exact
 from nngk.training.optimiser import create_optimiser
 

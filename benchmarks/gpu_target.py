@@ -14,12 +14,12 @@ from gpu_runs import Report, settings, wait
 from nngk.data import ImageTable, split
 from nngk.metrics import evaluate
 from nngk.networks import EmbeddingNetwork
-from nngk.networks.reduction import reduce_embedding
-from nngk.paper.presets import metric_settings
+from nngk.networks.embedding_layer.reduction import reduce_embedding
 from nngk.training import loop
-from nngk.training.config import Settings
-from nngk.training.parts import Features
+from nngk.training.feed import Features
+from nngk.training.presets import metric_settings
 from nngk.training.run import Run
+from nngk.training.settings import Settings
 
 PAPER = 0.5115  # Recall@1 on CUB of the paper's GoogLeNet with 64 dimensions
 

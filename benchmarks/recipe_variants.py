@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from nngk.rivals import LOSSES
+from nngk.losses import LOSSES
 
 # The paper's settings as they were first read.
 FIRST: dict[str, Any] = {"momentum": 0.9, "embedding_start": "random", "sigma": 10.0}

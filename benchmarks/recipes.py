@@ -28,12 +28,12 @@ from validation_runs import Resident, ResidentRun, class_block, resident_pixels,
 
 from nngk.data import evaluation
 from nngk.errors import InputError
+from nngk.experiments.paper.sources import Sources
 from nngk.metrics import evaluate
-from nngk.networks.discriminant import discriminant
-from nngk.paper.presets import metric_settings
-from nngk.paper.sources import Sources
-from nngk.training.config import Settings
-from nngk.training.parts import Features
+from nngk.networks.embedding_layer.discriminant import discriminant
+from nngk.training.feed import Features
+from nngk.training.presets import metric_settings
+from nngk.training.settings import Settings
 from nngk.training.validation import run_sigma, validate
 
 CUTS = ("cut", "aga", "sou", "rea")  # the columns of what else trained features give

@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nngk.experiments.bench.curves import plot_growth
+from nngk.experiments.bench.peers import all_pairs
+from nngk.experiments.bench.points import clustered_features
+from nngk.experiments.bench.search import append_rows, at_recall, bench_search, circumstances
 from nngk.search import FANNG, Exact
-from nngk.search.bench import append_rows, at_recall, bench_search, circumstances
-from nngk.search.bench_data import clustered_features
-from nngk.search.bench_peers import all_pairs
-from nngk.search.bench_plot import plot_growth
 from nngk.search.calibration import found_share
 
 PEERS = ["fanng", "hnswlib", "faiss-hnsw", "faiss-ivf", "pynndescent"]
@@ -80,8 +80,8 @@ def main() -> None:
 def write_features(given: argparse.Namespace) -> None:
     """Pooled, normalised features of all images of a dataset, in an order without meaning, as one .npy file."""
     from nngk.data import Images, evaluation, read_images
-    from nngk.embedding import embed
     from nngk.networks import create_network
+    from nngk.networks.embed import embed
 
     table = read_images(given.dataset, data_dir=given.data_dir)
     table = table.select(np.random.default_rng(given.seed).permutation(len(table)))

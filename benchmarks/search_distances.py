@@ -15,10 +15,10 @@ import matplotlib
 from record import append_rows, circumstances
 from torch import Tensor
 
+from nngk.experiments.bench.points import clustered_features
 from nngk.search import FANNG, Exact
-from nngk.search.bench_data import clustered_features
+from nngk.search.adapters.faiss import Faiss
 from nngk.search.calibration import found_share
-from nngk.search.faiss_engine import Faiss
 
 matplotlib.use("Agg")
 from matplotlib import pyplot

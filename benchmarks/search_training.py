@@ -17,13 +17,14 @@ import torch
 from record import append_rows, circumstances
 from torch import Tensor, nn
 
-from nngk import demo, progress
-from nngk.bank import CentreBank
+from nngk import progress
+from nngk.bank.centres import CentreBank
+from nngk.bank.refresh import Refresher
 from nngk.data import read_images
-from nngk.kernel import class_log_probabilities, log_kernels
-from nngk.loss import GaussianKernelLoss
+from nngk.experiments.demo import digits as demo
+from nngk.kernel.formulas import class_log_probabilities, log_kernels
+from nngk.losses.gaussian import GaussianKernelLoss
 from nngk.metrics import evaluate
-from nngk.refresh import Refresher
 from nngk.search import Exact, create_engine
 from nngk.training.loop import train
 

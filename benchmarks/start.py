@@ -15,13 +15,13 @@ from record import append_rows, circumstances
 from torch import Tensor
 
 from nngk.data import Images, evaluation, read_images
-from nngk.embedding import embed
-from nngk.kernel import class_log_probabilities, log_kernels
+from nngk.kernel.formulas import class_log_probabilities, log_kernels
+from nngk.kernel.sigma import best_sigma
 from nngk.networks import create_network
-from nngk.networks.discriminant import discriminant
+from nngk.networks.embed import embed
+from nngk.networks.embedding_layer.discriminant import discriminant
 from nngk.search import Exact
-from nngk.sigma import best_sigma
-from nngk.training.parts import Features
+from nngk.training.feed import Features
 
 
 def accuracy(centres: Tensor, labels: Tensor, questions: Tensor, truth: Tensor, k: int = 200) -> float:

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from nngk.data import Images, ImageTable, Split
 from nngk.errors import InputError
-from nngk.rivals.base import RivalLoss
-from nngk.training.config import Settings
-from nngk.training.parts import Part
+from nngk.losses.objective import RivalLoss
+from nngk.training.feed import Part
 from nngk.training.run import Run
+from nngk.training.settings import Settings
 from nngk.training.step import take_step
 from nngk.training.validation import validate
 

@@ -3,8 +3,8 @@
 import json
 
 from nngk.data import split
-from nngk.training.config import Settings
 from nngk.training.run import Run
+from nngk.training.settings import Settings
 from shapes import TINY
 
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "CentreBank": "nngk.bank",
-    "GaussianKernelLoss": "nngk.loss",
+    "CentreBank": "nngk.bank.centres",
+    "GaussianKernelLoss": "nngk.losses.gaussian",
     "InputError": "nngk.errors",
-    "KernelClassifier": "nngk.classifier",
-    "Model": "nngk.model",
-    "Settings": "nngk.training.config",
+    "KernelClassifier": "nngk.sklearn",
+    "Model": "nngk.model.model",
+    "Settings": "nngk.training.settings",
     "create_network": "nngk.networks",
     "evaluate": "nngk.metrics",
     "read_images": "nngk.data",
@@ -35,16 +35,16 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from nngk.bank import CentreBank
-    from nngk.classifier import KernelClassifier
+    from nngk.bank.centres import CentreBank
     from nngk.data import read_images
     from nngk.errors import InputError
-    from nngk.loss import GaussianKernelLoss
+    from nngk.losses.gaussian import GaussianKernelLoss
     from nngk.metrics import evaluate
-    from nngk.model import Model
+    from nngk.model.model import Model
     from nngk.networks import create_network
-    from nngk.training.config import Settings
+    from nngk.sklearn import KernelClassifier
     from nngk.training.loop import train
+    from nngk.training.settings import Settings
 
 
 def __getattr__(name: str) -> Any:

@@ -26,7 +26,7 @@ def classify_command(
     """Say what IMAGES (files or folders) show: the likeliest classes, the training images behind the answer with
     their share in it, and how unknown the image is (the share of training images in a denser place)."""
     paths = image_files(images)
-    from nngk.model import Model
+    from nngk.model.model import Model
 
     m = Model.load(model, device)
     answers = m.classify(paths, evidence=evidence)
@@ -54,7 +54,7 @@ def classify_command(
 def search_command(model: Path, images: tuple[Path, ...], k: int | None, device: str, as_json: bool) -> None:
     """Find the images of the bank that are most similar to IMAGES (files or folders), nearest first."""
     paths = image_files(images)
-    from nngk.model import Model
+    from nngk.model.model import Model
 
     m = Model.load(model, device)
     found = m.search(paths, max(1, min(10, len(m.centres))) if k is None else k)
@@ -93,8 +93,8 @@ def evaluate_command(
 ) -> None:
     """Measure a model on labelled images in DATA (a folder, a CSV file, or a dataset's name): accuracy and calibration
     where the classes are the model's, and retrieval (Recall@K, MAP@R, NMI) among the images."""
-    from nngk.evaluation import evaluate_model
-    from nngk.model import Model
+    from nngk.model.evaluate import evaluate_model
+    from nngk.model.model import Model
 
     scores = evaluate_model(
         Model.load(model, device),
@@ -117,7 +117,7 @@ def evaluate_command(
 @json_option
 def info_command(model: Path, as_json: bool) -> None:
     """What a model folder holds: network, classes, centres, σ, the run behind it."""
-    from nngk.model import Model
+    from nngk.model.model import Model
 
     m = Model.load(model)
     counts = {name: int((m.labels == i).sum()) for i, name in enumerate(m.class_names)}

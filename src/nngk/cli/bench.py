@@ -43,8 +43,8 @@ def search_command(
         sizes = [int(part) for part in ks.split(",")]
     except ValueError:
         raise InputError(f"--k expects whole numbers with commas between, such as 10,100; got '{ks}'.") from None
+    from nngk.experiments.bench.search import bench_search
     from nngk.progress import say
-    from nngk.search.bench import bench_search
 
     rows = bench_search(
         n, dim, sizes, [p.strip() for p in peers.split(",")], threads, out, seed=seed, x=_vectors(features), say=say

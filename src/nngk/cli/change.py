@@ -19,7 +19,7 @@ def add_command(model: Path, name: str, images: tuple[Path, ...], device: str, a
     """Teach a model the class NAME by showing it IMAGES (files or folders). Nothing is trained; a known class gets
     more images."""
     paths = image_files(images)
-    from nngk.storage import changing
+    from nngk.model.storage import changing
 
     with changing(model, device) as m:
         total = m.add(name, paths)
@@ -35,7 +35,7 @@ def add_command(model: Path, name: str, images: tuple[Path, ...], device: str, a
 @json_option
 def remove_command(model: Path, name: str, as_json: bool) -> None:
     """Make a model forget the class NAME."""
-    from nngk.storage import changing
+    from nngk.model.storage import changing
 
     with changing(model) as m:
         removed = m.remove(name)

@@ -8,7 +8,7 @@ import click
 
 from nngk.cli.options import given_settings, json_option, settings_options
 from nngk.errors import InputError
-from nngk.training.config import Settings, read_config
+from nngk.training.settings import Settings, read_config
 
 
 @click.command("compare", short_help="Train several losses under one protocol and compare them.")
@@ -51,9 +51,9 @@ def compare_command(
     settings = Settings.from_dict(values, str(config or "the command line"))
 
     from nngk import progress
-    from nngk.comparison import compare
     from nngk.data import read_images
-    from nngk.rivals import LOSSES
+    from nngk.experiments.compare.compare import compare
+    from nngk.losses import LOSSES
 
     progress.quiet = quiet
     table = read_images(

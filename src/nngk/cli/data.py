@@ -37,7 +37,7 @@ def check_command(directory: Path, decode: bool, as_json: bool) -> None:
 @click.argument("directory", type=folder)
 def download_command(name: str, directory: Path) -> None:
     """Fetch the dataset NAME from its official address into DIRECTORY; a download that was cut goes on."""
-    from nngk.data.download import download
+    from nngk.data.datasets.download import download
     from nngk.progress import say, watch
 
     with watch("downloading") as seen:

@@ -32,8 +32,8 @@ def demo_command(out: Path, force: bool, as_json: bool) -> None:
 
         shutil.rmtree(out / "model", ignore_errors=True)
     started = time.perf_counter()
-    from nngk.demo import demonstrate
-    from nngk.demo_page import require_page, write_page
+    from nngk.experiments.demo.digits import demonstrate
+    from nngk.experiments.demo.page import require_page, write_page
     from nngk.training.loop import Interrupted
 
     require_page()  # before anything is trained

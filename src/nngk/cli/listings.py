@@ -29,7 +29,7 @@ def losses_command(as_json: bool) -> None:
     """The losses of ``nngk train --loss NAME``: what each does, its paper, the batches it needs."""
     import dataclasses
 
-    from nngk.rivals.registry import LOSSES
+    from nngk.losses.registry import LOSSES
 
     if as_json:
         click.echo(json.dumps([dataclasses.asdict(info) for info in LOSSES.values()]))

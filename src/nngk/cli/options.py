@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import click
 
-from nngk.training.config import Settings
+from nngk.training.settings import Settings
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JSON on standard output.")
 device_option = click.option("--device", default="cpu", show_default=True, help="cpu or cuda.")

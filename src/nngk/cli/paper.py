@@ -20,8 +20,8 @@ def paper_command() -> None:
 @json_option
 def list_command(results: Path, as_json: bool) -> None:
     """The experiments by name."""
-    from nngk.paper.experiments import EXPERIMENTS
-    from nngk.paper.store import read_rows
+    from nngk.experiments.paper.experiments import EXPERIMENTS
+    from nngk.experiments.paper.store import read_rows
 
     found = [
         {
@@ -90,7 +90,7 @@ def run_command(
     nngk paper run birds-metric --data datasets --weights weights --preset best --only dim=64
     """
     from nngk import progress
-    from nngk.paper.run import results_folder, run_experiments
+    from nngk.experiments.paper.runner import results_folder, run_experiments
 
     progress.quiet = quiet
     rows = run_experiments(
@@ -126,7 +126,7 @@ def run_command(
 def report_command(results: Path, out: Path, quiet: bool) -> None:
     """One HTML page with all in it, and the same in Markdown with its figures in a folder beside it."""
     from nngk import progress
-    from nngk.paper.report import write_report
+    from nngk.experiments.paper.report import write_report
 
     progress.quiet = quiet
     for path in write_report(results, out):

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from nngk.cli.options import given_settings, json_option, settings_options
-from nngk.training.config import Settings, read_config
+from nngk.training.settings import Settings, read_config
 
 
 @click.command("train", short_help="Train a model.")

@@ -1,12 +1,12 @@
 """From files to batches: tables of images, decoding and caching, splits, augmentation, sampling, loading."""
 
 from nngk.data.check import FolderReport, check_folder
+from nngk.data.datasets.by_name import DATASETS
+from nngk.data.datasets.download import download
 from nngk.data.decode import load_image, square, squares
-from nngk.data.download import download
 from nngk.data.images import ImageDataset, Images
 from nngk.data.loading import batches
-from nngk.data.named import DATASETS
-from nngk.data.pack import pack, read_pack
+from nngk.data.packs.write import pack, read_pack
 from nngk.data.reading import read_images
 from nngk.data.sampling import class_balanced_batches, random_batches
 from nngk.data.splits import Split, class_disjoint, split, stratified

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from nngk.data.datasets.by_name import DATASETS, recognise
+from nngk.data.datasets.official import Dataset, resolve, shortfalls
 from nngk.data.decode import load_image
 from nngk.data.folder import read_folder
-from nngk.data.named import DATASETS, recognise
-from nngk.data.official import Dataset, resolve, shortfalls
-from nngk.data.pack import Progress, cpu_count, pack_table
-from nngk.data.packfile import open_pack, was_pack
+from nngk.data.packs.format import open_pack, was_pack
+from nngk.data.packs.write import Progress, cpu_count, pack_table
 from nngk.data.table import listing
 from nngk.errors import InputError
 

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from nngk.data.cache import cached
 from nngk.data.decode import square
-from nngk.data.pack import Progress, cpu_count
-from nngk.data.packfile import map_images, row_number
+from nngk.data.packs.cache import cached
+from nngk.data.packs.format import map_images, row_number
+from nngk.data.packs.write import Progress, cpu_count
 from nngk.data.table import ImageTable
 from nngk.errors import InputError
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from nngk.data.datasets.by_name import DATASETS, read_named, recognise
+from nngk.data.datasets.official import read_official
 from nngk.data.folder import read_folder
-from nngk.data.named import DATASETS, read_named, recognise
-from nngk.data.official import read_official
-from nngk.data.pack import pack_table
-from nngk.data.packfile import was_pack
+from nngk.data.packs.format import was_pack
+from nngk.data.packs.write import pack_table
 from nngk.data.rows import read_csv, read_frame
 from nngk.data.splits import require_task
 from nngk.data.table import ImageTable, require_classes

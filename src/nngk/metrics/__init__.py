@@ -2,13 +2,13 @@
 
 from nngk.metrics.classification import expected_calibration_error, top_k_accuracy
 from nngk.metrics.clustering import KMeans, kmeans, nmi, normalised_mutual_information
-from nngk.metrics.evaluation import evaluate
 from nngk.metrics.retrieval import (
     mean_average_precision_at_r,
     r_precision,
     recall_at_k,
     retrieval_scores,
 )
+from nngk.metrics.summary import evaluate
 
 __all__ = [
     "KMeans",

@@ -2,8 +2,8 @@
 
 from os import PathLike
 
-from nngk.networks.embedding import EmbeddingNetwork, build_network
-from nngk.networks.weights import load_weights
+from nngk.networks.network import EmbeddingNetwork, build_network
+from nngk.networks.weights.load import load_weights
 
 
 def create_network(

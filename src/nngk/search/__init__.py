@@ -1,8 +1,8 @@
 """Neighbour search: one protocol, several engines."""
 
 from nngk.search.choose import ENGINES, Choice, choose, create_engine, require_engine
+from nngk.search.engine import Engine
 from nngk.search.exact import Exact
 from nngk.search.fanng import FANNG
-from nngk.search.protocol import Engine
 
 __all__ = ["ENGINES", "FANNG", "Choice", "Engine", "Exact", "choose", "create_engine", "require_engine"]

@@ -5,10 +5,10 @@ from typing import NamedTuple
 import torch
 
 from nngk.errors import InputError
+from nngk.search.engine import Engine
 from nngk.search.exact import Exact
 from nngk.search.fanng import FANNG
 from nngk.search.native import core
-from nngk.search.protocol import Engine
 
 ENGINES = ("auto", "exact", "fanng", "faiss-flat", "faiss-hnsw", "faiss-ivf", "hnswlib", "pynndescent")
 # Seconds of one core, measured with benchmarks/search.py (results/search_crossing.csv, search_growth.csv) on a 2.6 GHz
@@ -89,13 +89,13 @@ def create_engine(
         # Lists as long as the neighbours that will be asked for: then all_neighbours only reads them.
         return FANNG(dim, neighbours=max(48, k), seed=seed, recall=recall, threads=threads)
     if name.startswith("faiss"):
-        from nngk.search.faiss_engine import Faiss
+        from nngk.search.adapters.faiss import Faiss
 
         return Faiss(dim, name.removeprefix("faiss-"), threads=threads)
     if name == "hnswlib":
-        from nngk.search.hnswlib_engine import Hnswlib
+        from nngk.search.adapters.hnswlib import Hnswlib
 
         return Hnswlib(dim, seed=seed, threads=threads)
-    from nngk.search.pynndescent_engine import PyNNDescent
+    from nngk.search.adapters.pynndescent import PyNNDescent
 
     return PyNNDescent(dim, seed=seed, threads=threads)

@@ -53,7 +53,7 @@ class Exact:
         checked_k(k, len(self))
         x = checked(x, "queries", self.points.shape[1])
         if self.points.is_cuda:
-            from nngk.search.cuda import cuda_nearest
+            from nngk.search.cuda.nearest import cuda_nearest
 
             return cuda_nearest(self.points, x.to(self.points), k, exclude_own=False)
         native = self._core()
@@ -64,7 +64,7 @@ class Exact:
     def all_neighbours(self, k: int) -> tuple[Tensor, Tensor]:
         checked_k(k, len(self))
         if self.points.is_cuda:
-            from nngk.search.cuda import cuda_nearest
+            from nngk.search.cuda.nearest import cuda_nearest
 
             return cuda_nearest(self.points, self.points, k, exclude_own=True)
         native = self._core()

@@ -5,13 +5,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nngk.kernel import log_density, log_kernels, squared_distances
+from nngk.kernel.formulas import log_density, log_kernels, squared_distances
+from nngk.kernel.sigma import best_sigma, leave_one_out_sigma
+from nngk.losses.objective import RivalLoss
+from nngk.losses.softmax import Softmax
 from nngk.metrics import evaluate
-from nngk.model import Model
-from nngk.rivals.base import RivalLoss
-from nngk.rivals.softmax import Softmax
+from nngk.model.model import Model
 from nngk.search import Exact
-from nngk.sigma import best_sigma, leave_one_out_sigma
 from nngk.training.run import Run
 from nngk.training.validation import (
     classification_scores,

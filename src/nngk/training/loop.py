@@ -13,23 +13,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nngk.bank.refresh import interval_in_steps
 from nngk.data import ImageTable, batches, read_images, require_pairs, require_training_images, split
 from nngk.errors import InputError
 from nngk.files import read_json, write_json
-from nngk.loss import GaussianKernelLoss
-from nngk.model import Model
+from nngk.losses import require_loss
+from nngk.losses.gaussian import GaussianKernelLoss
+from nngk.losses.objective import RivalLoss
+from nngk.model.model import Model
 from nngk.progress import say, task
-from nngk.refresh import interval_in_steps
-from nngk.rivals import require_loss
-from nngk.rivals.base import RivalLoss
 from nngk.search import require_engine
-from nngk.training.config import OF_THE_MACHINE, Settings
+from nngk.training.feed import Transform
 from nngk.training.finish import finish
 from nngk.training.log import RunLog
 from nngk.training.optimiser import rate
-from nngk.training.parts import Transform
 from nngk.training.profile import StepProfile, report, watch
 from nngk.training.run import Run, as_numbers
+from nngk.training.settings import OF_THE_MACHINE, Settings
 from nngk.training.step import mixed, take_step
 from nngk.training.validation import run_sigma, validate
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from nngk.errors import InputError
-from nngk.training.config import Settings
+from nngk.training.settings import Settings
 
 
 def create_optimiser(

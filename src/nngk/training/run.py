@@ -9,25 +9,22 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from nngk.bank import CentreBank
+from nngk.bank.centres import CentreBank
+from nngk.bank.refresh import Refreshed, Refresher, interval_in_steps
 from nngk.data import Split, class_balanced_batches, random_batches
 from nngk.device import pick_device as pick_device
-from nngk.embedding import embed
 from nngk.errors import InputError
-from nngk.loss import GaussianKernelLoss
+from nngk.losses import create_loss
+from nngk.losses.gaussian import GaussianKernelLoss
+from nngk.losses.objective import RivalLoss
 from nngk.networks import EmbeddingNetwork
-from nngk.networks.discriminant import start_embedding
-from nngk.networks.projection import start_projection
-from nngk.networks.reduction import reduce_embedding
-from nngk.refresh import Refreshed, Refresher, interval_in_steps
-from nngk.rivals import create_loss
-from nngk.rivals.base import RivalLoss
+from nngk.networks.embed import embed
+from nngk.networks.embedding_layer.discriminant import start_embedding
+from nngk.networks.embedding_layer.projection import start_projection
+from nngk.networks.embedding_layer.reduction import reduce_embedding
 from nngk.search import Choice, Engine, choose, create_engine
 from nngk.training.checkpoint import load_checkpoint, put_back, save_checkpoint, tensors_of
-from nngk.training.config import Settings
-from nngk.training.graphs import Graphed, Replayed
-from nngk.training.optimiser import create_optimiser
-from nngk.training.parts import (
+from nngk.training.feed import (
     Features,
     Part,
     Parts,
@@ -37,7 +34,10 @@ from nngk.training.parts import (
     network_of,
     resident_parts,
 )
+from nngk.training.graphs import Graphed, Replayed
+from nngk.training.optimiser import create_optimiser
 from nngk.training.profile import Stage, unwatched
+from nngk.training.settings import Settings
 
 
 @dataclass

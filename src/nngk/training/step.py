@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from nngk.loss import GaussianKernelLoss
-from nngk.sigma import leave_one_out_sigma
+from nngk.kernel.sigma import leave_one_out_sigma
+from nngk.losses.gaussian import GaussianKernelLoss
 from nngk.training.finish import classifier_sigma
 from nngk.training.optimiser import rate, set_rate
 from nngk.training.run import Run

@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor
 
-from nngk.kernel import class_log_probabilities, log_kernels
+from nngk.kernel.formulas import class_log_probabilities, log_kernels
+from nngk.kernel.sigma import best_sigma
+from nngk.losses.objective import RivalLoss
 from nngk.metrics import evaluate, expected_calibration_error, top_k_accuracy
-from nngk.rivals.base import RivalLoss
 from nngk.search import Exact
-from nngk.sigma import best_sigma
 from nngk.training.run import Run
 
 

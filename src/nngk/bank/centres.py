@@ -1,0 +1,140 @@
+"""The bank of Gaussian centres: one for each training image, keyed by its index."""
+
+import torch
+from torch import Tensor, nn
+
+from nngk.errors import InputError
+from nngk.kernel.formulas import squared_distances
+from nngk.search.engine import Engine
+
+
+class CentreBank(nn.Module):
+    """Centres, labels, log-weights θ and neighbour lists of the training set.
+
+    Row ``i`` of everything belongs to training example ``i``. All of it is in the ``state_dict``, so a resumed run has
+    the bank it stopped with. ``n_neighbours=None`` keeps no lists: the loss then sums over all centres.
+
+    >>> bank = CentreBank(torch.tensor([0, 0, 1, 1]), dim=1, n_neighbours=2)
+    >>> bank.renew(torch.tensor([[0.0], [1.0], [5.0], [6.0]]))
+    >>> bank.neighbours_of(torch.tensor([0]))
+    tensor([[ 1,  2, -1]])
+    """
+
+    centres: Tensor
+    labels: Tensor
+    neighbours: Tensor
+    has_partner: Tensor
+
+    def __init__(self, labels: Tensor, dim: int, n_neighbours: int | None = 100, guaranteed: int = 1) -> None:
+        super().__init__()
+        m = len(labels)
+        if m < 2:
+            raise InputError(f"A bank needs at least two training examples, got {m}.")
+        if n_neighbours is not None and n_neighbours < 1:
+            raise InputError(f"n_neighbours must be at least 1 (or None for all centres), got {n_neighbours}.")
+        if guaranteed < 0:
+            raise InputError(f"guaranteed must be at least 0 same-class centres, got {guaranteed}.")
+        self.n_neighbours = n_neighbours if n_neighbours is None else min(n_neighbours, m - 1)
+        # Same-class centres appended to the list of an example that has none in it (0: the paper's literal reading,
+        # such an example teaches nothing until the next refresh).
+        self.guaranteed = guaranteed
+        width = 0 if self.n_neighbours is None else self.n_neighbours + guaranteed
+        self.theta = nn.Parameter(torch.zeros(m))  # w = exp(θ), one for every centre at the start
+        self.register_buffer("centres", torch.zeros(m, dim))
+        self.register_buffer("labels", labels.clone().long())
+        self.register_buffer("neighbours", torch.full((m, width), -1))
+        counts = torch.bincount(self.labels)
+        self.register_buffer("has_partner", counts[self.labels] > 1)  # another of its class exists
+        self.refreshed_at = -1  # the training step whose weights gave the centres
+        self.n_lonely = 0  # examples whose own list held no same-class centre
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def considered(self) -> int:
+        """How many centres an answer considers: as many as an example in training does."""
+        return self.n_neighbours or len(self)
+
+    @property
+    def filled(self) -> bool:
+        """Whether the centres have been computed at least once."""
+        return self.refreshed_at >= 0
+
+    def renew(self, centres: Tensor, engine: Engine | None = None, step: int = 0) -> None:
+        """Compute the neighbour lists of new centres and take both in."""
+        centres = centres.detach()  # whoever embeds without torch.no_grad() must not chain the bank to that pass
+        self.replace(centres, *self.lists(centres, engine), step=step)
+
+    def lists(self, centres: Tensor, engine: Engine | None = None) -> tuple[Tensor, int]:
+        """Neighbour lists (m, n_neighbours + guaranteed) of these centres, and how many lacked a same-class centre.
+
+        Changes nothing in the bank, so that it can run beside training.
+        """
+        if not torch.isfinite(centres).all():
+            bad = int((~torch.isfinite(centres)).any(1).sum())
+            raise InputError(
+                f"{bad} of {len(centres)} embeddings are NaN or infinite, so they cannot be centres. "
+                "A lower learning rate, gradient clipping or a larger sigma usually mends a diverging run."
+            )
+        if self.n_neighbours is None:
+            return self.neighbours, 0
+        if engine is None:
+            from nngk.search import Exact
+
+            engine = Exact()
+        if len(engine):
+            engine.update(centres)
+        else:
+            engine.add(centres)
+        found = engine.all_neighbours(self.n_neighbours)[1].to(centres.device)
+        return with_same_class(found, centres, self.labels.to(centres.device), self.guaranteed)
+
+    def replace(self, centres: Tensor, neighbours: Tensor, n_lonely: int = 0, step: int = 0) -> None:
+        """Swap in centres and lists that are already computed."""
+        self.centres.copy_(centres)
+        self.neighbours.copy_(neighbours)
+        self.refreshed_at, self.n_lonely = step, n_lonely
+
+    def get_extra_state(self) -> Tensor:
+        return torch.tensor([self.refreshed_at, self.n_lonely])
+
+    def set_extra_state(self, state: Tensor) -> None:
+        self.refreshed_at, self.n_lonely = state.tolist()
+
+    def neighbours_of(self, indices: Tensor) -> Tensor:
+        """Neighbour lists (B, K) of training examples. The own centre is left out wherever it stands in the list."""
+        lists = self.neighbours[indices]
+        return lists.masked_fill(lists == indices[:, None], -1)
+
+    def write_back(self, indices: Tensor, embeddings: Tensor) -> None:
+        """Let the embeddings of a batch replace their centres: fresher than the last refresh, with its augmentation."""
+        self.centres[indices] = embeddings.detach().to(self.centres.dtype)
+
+
+def with_same_class(
+    neighbours: Tensor, centres: Tensor, labels: Tensor, guaranteed: int, *, chunk: int = 1 << 16
+) -> tuple[Tensor, int]:
+    """Append the nearest same-class centres to each list that has none; returns (lists, how many had none).
+
+    An example that is alone in its class has nothing to append and keeps -1 there.
+    """
+    m, k = neighbours.shape
+    own = torch.arange(m, device=neighbours.device)[:, None]
+    usable = (neighbours >= 0) & (neighbours != own)
+    has_same = ((labels[neighbours.clamp(min=0)] == labels[:, None]) & usable).any(1)
+    out = neighbours.new_full((m, k + guaranteed), -1)
+    out[:, :k] = neighbours
+    lonely = (~has_same).nonzero().squeeze(1)
+    if guaranteed:
+        for label in labels[lonely].unique():
+            members = (labels == label).nonzero().squeeze(1)
+            rows = lonely[labels[lonely] == label]
+            for part in rows.split(max(1, chunk // len(members))):
+                candidates = members.expand(len(part), -1)
+                candidates = candidates.masked_fill(candidates == part[:, None], -1)
+                d = squared_distances(centres[part], centres, candidates)
+                nearest, where = d.topk(min(guaranteed, len(members)), largest=False)
+                found = candidates.gather(1, where).masked_fill(nearest.isinf(), -1)
+                out[part, k : k + found.shape[1]] = found
+    return out, len(lonely)

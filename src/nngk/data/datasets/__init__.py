@@ -1,0 +1,1 @@
+"""The published datasets: their official layouts, sizes and sources."""

@@ -1,0 +1,46 @@
+"""The paper's datasets by name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from nngk.data.datasets import cars, cub, flowers, leafsnap
+from nngk.data.datasets.official import Dataset, locate, read_official
+from nngk.data.table import ImageTable
+from nngk.errors import InputError
+
+DATASETS: dict[str, Dataset] = {module.DATASET.name: module.DATASET for module in (cub, cars, flowers, leafsnap)}
+
+
+def require_name(name: str) -> Dataset:
+    """The dataset of a name, or a sentence with the names there are."""
+    if name not in DATASETS:
+        raise InputError(f"There is no dataset '{name}': the names are {', '.join(DATASETS)}.")
+    return DATASETS[name]
+
+
+def read_named(
+    name: str, data_dir: Path | None, *, task: str, seed: int, allow_missing: bool, crop_boxes: bool | None
+) -> ImageTable:
+    """The table of a dataset by name, found in `data_dir` or in the folder that NNGK_DATA names."""
+    dataset = require_name(name)
+    folder = data_dir or (Path(os.environ["NNGK_DATA"]) if os.environ.get("NNGK_DATA") else None)
+    if folder is None:
+        raise InputError(
+            f"Where is the dataset {name}? Give the folder that holds it as data_dir (--data-dir), or set NNGK_DATA."
+        )
+    if not folder.is_dir():
+        raise InputError(f"There is no folder {folder}, where {dataset.title} was to be: check the path.")
+    root = locate(dataset, folder)
+    if root is None:
+        raise InputError(
+            f"There is no {dataset.title} in {folder}: expected {' or '.join(dataset.folders)} in its official layout. "
+            f"Fetch it with: nngk data download {name} {folder}"
+        )
+    return read_official(dataset, root, task=task, seed=seed, allow_missing=allow_missing, crop_boxes=crop_boxes)
+
+
+def recognise(folder: Path) -> Dataset | None:
+    """The dataset whose official layout a folder has, if any."""
+    return next((dataset for dataset in DATASETS.values() if dataset.is_here(folder)), None)

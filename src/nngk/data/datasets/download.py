@@ -1,0 +1,180 @@
+"""Fetch the paper's datasets from where their authors published them."""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from nngk.data.check import check_folder
+from nngk.data.datasets.by_name import require_name
+from nngk.data.datasets.fetch import fetch
+from nngk.data.datasets.official import locate
+from nngk.errors import InputError
+
+
+@dataclass(frozen=True)
+class Source:
+    """A published file."""
+
+    url: str
+    md5: str | None = None
+
+
+@dataclass(frozen=True)
+class Publication:
+    """Where a dataset is published, under which terms, and where else people find it."""
+
+    sources: tuple[Source, ...]
+    licence: str
+    folder: str = ""  # the files go into this folder; empty: they bring their own
+    gone: str = ""  # why there is no official address any more
+    mirrors: str = ""
+
+
+_FLOWERS = "https://www.robots.ox.ac.uk/~vgg/data/flowers/102"
+
+PUBLICATIONS: dict[str, Publication] = {
+    "cub200": Publication(
+        sources=(
+            Source(
+                "https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz",
+                "97eceeb196236b17998738112f37df78",
+            ),
+        ),
+        licence="CUB-200-2011 (Caltech): for non-commercial research and education; the photographs belong to their "
+        "photographers. Cite Wah et al., Technical Report CNS-TR-2011-001, 2011.",
+    ),
+    "flowers102": Publication(
+        sources=(
+            Source(f"{_FLOWERS}/102flowers.tgz", "52808999861908f626f3c1f4e79d11fa"),
+            Source(f"{_FLOWERS}/imagelabels.mat", "e0620be6f572b9609742df49c70aed4d"),
+            Source(f"{_FLOWERS}/setid.mat", "a5357ecc9cb78c4bef273ce3793fc85c"),
+        ),
+        folder="flowers-102",
+        licence="Oxford 102 Flowers (Visual Geometry Group): for research; no licence is stated, and the photographs "
+        "belong to their photographers. Cite Nilsback and Zisserman, ICVGIP 2008.",
+    ),
+    "leafsnap": Publication(
+        sources=(Source("http://leafsnap.com/static/dataset/leafsnap-dataset.tar"),),
+        folder="leafsnap-dataset",
+        licence="Leafsnap (Columbia University, University of Maryland, Smithsonian Institution): released to promote "
+        "research; no licence is stated. Cite Kumar et al., ECCV 2012.",
+        mirrors="kaggle.com/datasets/xhlulu/leafsnap-dataset",
+    ),
+    "cars196": Publication(
+        sources=(),
+        licence="Stanford Cars: for non-commercial research; the photographs belong to their owners. Cite Krause et "
+        "al., 3dRR-13, 2013.",
+        gone="The official address of Stanford Cars (ai.stanford.edu/~jkrause/cars/car_dataset.html) has been dead "
+        "since 2023",
+        mirrors="kaggle.com/datasets/rickyyyyyyy/torchvision-stanford-cars (the official layout) or "
+        "kaggle.com/datasets/jessicali9530/stanford-cars-dataset, with the devkit and cars_test_annos_withlabels.mat "
+        "as told in github.com/pytorch/vision/issues/7545",
+    ),
+}
+
+
+def download(
+    name: str,
+    folder: str | Path,
+    *,
+    progress: Callable[[str, int, int], None] | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Path:
+    """Fetch, unpack and check a dataset; returns its folder.
+
+    `progress` gets a file's name, the bytes done and the bytes in all; `say` gets the licence and what happens.
+    Interrupted, it goes on from where it was. A dataset that is complete already is left alone.
+
+    >>> download("mnist", "data")
+    Traceback (most recent call last):
+    nngk.errors.InputError: There is no dataset 'mnist': the names are cub200, cars196, flowers102, leafsnap.
+    """
+    dataset, folder = require_name(name), Path(folder)
+    say = say or (lambda sentence: None)
+    here = locate(dataset, folder) if folder.is_dir() else None
+    if here is not None and check_folder(here).complete:
+        say(f"{dataset.title} is complete in {here}.")
+        return here
+    publication = PUBLICATIONS[name]
+    say(publication.licence)
+    if publication.gone:
+        raise InputError(
+            f"{publication.gone}. People use the mirrors {publication.mirrors}. Unpack one into {folder} as "
+            "cars_train/, cars_test/, devkit/ and cars_test_annos_withlabels.mat, then look with: nngk data check"
+        )
+    place = folder / publication.folder
+    for source in publication.sources:
+        _bring(source, place, publication, progress, say)
+    root = locate(dataset, place)
+    report = check_folder(root) if root is not None else None
+    if root is None or report is None or not report.complete:
+        found = "; ".join(report.problems) if report is not None else "its folder is not there"
+        raise InputError(f"{dataset.title} was fetched to {place} but is not complete: {found}")
+    for source in publication.sources:
+        if _is_archive(source):
+            (place / _file_name(source)).unlink(missing_ok=True)  # unpacked and checked: its space is better free
+    say(f"{dataset.title} is complete in {root}.")
+    return root
+
+
+def _bring(
+    source: Source,
+    place: Path,
+    publication: Publication,
+    progress: Callable[[str, int, int], None] | None,
+    say: Callable[[str], None],
+) -> None:
+    name = _file_name(source)
+    say(f"Fetching {source.url}")
+    try:
+        told = None if progress is None else (lambda done, total: progress(name, done, total))
+        file = fetch(source.url, place / name, md5=source.md5, progress=told)
+    except InputError as error:
+        if publication.mirrors:
+            raise InputError(f"{error} People use the mirror {publication.mirrors}.") from error
+        raise
+    if _is_archive(source):
+        say(f"Unpacking {file}")
+        unpack(file, place)
+
+
+def _file_name(source: Source) -> str:
+    return source.url.rsplit("/", 1)[1]
+
+
+def _is_archive(source: Source) -> bool:
+    return source.url.endswith((".tgz", ".tar", ".tar.gz"))
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack a tar file into `folder`; one that would write anywhere else is refused whole.
+
+    The files appear in the folder only once all of them are unpacked.
+    """
+    room = folder / f".{archive.name}.unpacking"
+    shutil.rmtree(room, ignore_errors=True)
+    room.mkdir(parents=True)
+    try:
+        with tarfile.open(archive) as tar:
+            tar.extractall(room, filter="data")
+        for item in sorted(room.iterdir()):
+            _move(item, folder / item.name)
+    except tarfile.FilterError as error:
+        raise InputError(f"{archive} is refused, since it would write outside of its folder: {error}.") from error
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise InputError(f"{archive} cannot be unpacked ({error}): remove it and download it again.") from error
+    finally:
+        shutil.rmtree(room, ignore_errors=True)
+
+
+def _move(item: Path, target: Path) -> None:
+    """Move a file or merge a folder into what is there."""
+    if item.is_dir() and target.is_dir():
+        for inner in sorted(item.iterdir()):
+            _move(inner, target / inner.name)
+    else:
+        item.replace(target)

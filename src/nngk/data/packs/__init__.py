@@ -1,0 +1,1 @@
+"""Packs: decoded images on disk, written once and read by many runs."""

@@ -1,0 +1,82 @@
+"""A folder of packs in which every picture is looked up by what its pixels depend on.
+
+Tables that share pictures (the splits of another seed, a part of a set) share them here too: only what no pack
+has yet is decoded, into a pack of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from nngk.data.packs.format import Pack, finished
+from nngk.data.packs.write import Progress, keys, places, write
+from nngk.data.table import ImageTable
+from nngk.errors import InputError
+from nngk.files import locked
+
+_PREFIX = "cache-"
+
+
+def cached(
+    table: ImageTable, size: int, folder: Path, threads: int, progress: Progress | None = None
+) -> tuple[list[np.memmap], np.ndarray, np.ndarray]:
+    """The arrays that hold the table's pictures, and for each picture the number of its array and its row there."""
+    wanted = keys(table)
+    packs, found = _look_up(folder, size, wanted)
+    if (found[:, 0] < 0).any():
+        with locked(folder):
+            packs, found = _look_up(folder, size, wanted)  # another process may have just written them
+            missing = np.flatnonzero(found[:, 0] < 0)
+            if len(missing):
+                _forget_stale(folder, table, wanted)
+                write(
+                    table.select(missing),
+                    _shard(folder, size, table, missing),
+                    size,
+                    threads=threads,
+                    progress=progress,
+                )
+                packs, found = _look_up(folder, size, wanted)
+    if (found[:, 0] < 0).any():
+        raise InputError(f"Pictures that were just decoded are not in {folder}: remove that folder and start again.")
+    return [pack.images for pack in packs], found[:, 0], found[:, 1]
+
+
+def _shard(folder: Path, size: int, table: ImageTable, missing: np.ndarray) -> Path:
+    # Named by files and boxes and not by times, so that a build goes on, or starts over, in the same place.
+    digest = hashlib.blake2b(digest_size=8)
+    for i in missing:
+        digest.update(str(table.paths[i]).encode("utf-8", "surrogateescape") + b"\n")
+        digest.update(b"" if table.boxes is None else table.boxes[i].tobytes())
+    return folder / f"{_PREFIX}{size}-{digest.hexdigest()}"
+
+
+def _packs(folder: Path) -> list[Pack]:
+    return [pack for place in [folder, *sorted(folder.glob("*/"))] if (pack := finished(place)) is not None]
+
+
+def _look_up(folder: Path, size: int, wanted: list[str]) -> tuple[list[Pack], np.ndarray]:
+    found = np.full((len(wanted), 2), -1, dtype=np.int64)
+    packs = [pack for pack in _packs(folder) if pack.size == size]
+    known = {key: (number, row) for number, pack in enumerate(packs) for row, key in enumerate(pack.meta["keys"])}
+    for position, key in enumerate(wanted):
+        if key in known:
+            found[position] = known[key]
+    return packs, found
+
+
+def _forget_stale(folder: Path, table: ImageTable, wanted: list[str]) -> None:
+    """Drop the packs this cache wrote whose every picture has changed on disk since."""
+    current: dict[str, set[str]] = {}
+    for place, key in zip(places(table), wanted):
+        current.setdefault(place, set()).add(key)
+    for pack in _packs(folder):
+        if not pack.folder.name.startswith(_PREFIX) or pack.meta["boxes_applied"] != (table.boxes is not None):
+            continue
+        rows = zip(pack.meta["places"], pack.meta["keys"])
+        if all(place in current and key not in current[place] for place, key in rows):
+            shutil.rmtree(pack.folder, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""Experiments: users of the library like any other. Nothing in the library imports them."""

@@ -1,0 +1,1 @@
+"""Measurements of neighbour search on this machine."""

@@ -1,0 +1,102 @@
+"""Engines under measurement: how each is built, and the knob that trades its speed for recall."""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from nngk.errors import InputError
+from nngk.search.adapters.faiss import Faiss
+from nngk.search.adapters.hnswlib import Hnswlib
+from nngk.search.adapters.pynndescent import PyNNDescent
+from nngk.search.engine import Engine
+from nngk.search.exact import Exact
+from nngk.search.fanng import FANNG
+
+
+class Peer(NamedTuple):
+    """An engine's maker, the attribute of the engine that is swept, and its values for k neighbours."""
+
+    make: Callable[[int, int, int, int], Any]  # dim, k (0: queries only), threads, seed
+    knob: str | None
+    values: Callable[[int], list[float]]
+    approximate: bool = True
+
+
+def pools(k: int) -> list[float]:
+    """Sizes of the pool of a graph search."""
+    return sorted({max(k, round(k + step)) for step in (0, 5, 10, 20, 40, 70, 110, 160, 250, 400, 700, 1200)})
+
+
+PEERS = {
+    "exact": Peer(lambda d, k, t, s: Exact(threads=t), None, lambda k: [0], approximate=False),
+    "fanng": Peer(lambda d, k, t, s: FANNG(d, neighbours=max(48, k), seed=s, threads=t), "ef", pools),
+    "faiss-flat": Peer(lambda d, k, t, s: Faiss(d, "flat", threads=t), None, lambda k: [0], approximate=False),
+    "faiss-hnsw": Peer(lambda d, k, t, s: Faiss(d, "hnsw", threads=t), "ef", pools),
+    "faiss-ivf": Peer(lambda d, k, t, s: Faiss(d, "ivf", threads=t), "probes", lambda k: [4, 8, 16, 32, 64, 128, 256]),
+    "hnswlib": Peer(lambda d, k, t, s: Hnswlib(d, seed=s, threads=t), "ef", pools),
+    "pynndescent": Peer(
+        lambda d, k, t, s: PyNNDescent(d, seed=s, threads=t),
+        "epsilon",
+        lambda k: [0.0, 0.03, 0.06, 0.09, 0.12, 0.16, 0.2, 0.25, 0.3, 0.4, 0.5],
+    ),
+}
+
+
+class Prepared(NamedTuple):
+    """A built engine, the seconds that took, and how a batch is searched at a knob's value."""
+
+    engine: Engine
+    seconds: float
+    search: Callable[[Tensor, int, float], Tensor]
+
+
+def prepare(name: str, x: Tensor, threads: int, seed: int) -> Prepared:
+    """Build one engine for queries."""
+    if name not in PEERS:
+        raise InputError(f"There is no peer {name!r}; take some of {', '.join(PEERS)}.")
+    peer = PEERS[name]
+    start = time.perf_counter()
+    engine = peer.make(x.shape[1], 0, threads, seed)
+    engine.add(x)
+    if name == "pynndescent":
+        engine.index(engine.neighbours).prepare()
+    seconds = time.perf_counter() - start
+
+    def search(q: Tensor, k: int, value: float) -> Tensor:
+        if name == "fanng":
+            found: Tensor = engine.search(q, k, ef=int(value))[1]
+            return found
+        if peer.knob:
+            setattr(engine, peer.knob, value if peer.knob == "epsilon" else int(value))
+        answer: Tensor = engine.search(q, k)[1]
+        return answer
+
+    search(x[:64], 10, peer.values(10)[0])  # compiles, and touches the memory
+    return Prepared(engine, seconds, search)
+
+
+class Pairs(NamedTuple):
+    """The lists of all points, the seconds they took with the building in, and the building alone."""
+
+    seconds: float
+    build_seconds: float
+    found: Tensor
+
+
+def all_pairs(name: str, x: Tensor, k: int, threads: int, seed: int) -> Pairs:
+    """The k nearest others of all points, by one engine."""
+    if name == "pynndescent":  # compile before the clock starts
+        warm = PEERS[name].make(x.shape[1], k, threads, seed)
+        warm.add(torch.randn(500, x.shape[1]))
+        warm.all_neighbours(min(k, 100))
+    start = time.perf_counter()
+    engine = PEERS[name].make(x.shape[1], k, threads, seed)
+    engine.add(x)
+    if name in ("hnswlib", "faiss-hnsw"):
+        engine.ef = max(2 * k, 128)
+    built = time.perf_counter()
+    found: Tensor = engine.all_neighbours(k)[1]
+    return Pairs(time.perf_counter() - start, built - start, found)

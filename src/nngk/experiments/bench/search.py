@@ -1,0 +1,221 @@
+"""Measuring the search engines: recall against queries per second, build time, memory, all-pairs time."""
+
+import csv
+import itertools
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nngk.errors import InputError, MissingExtra
+from nngk.experiments.bench.peers import PEERS, all_pairs, prepare
+from nngk.experiments.bench.points import clustered_features
+from nngk.search.calibration import found_share
+from nngk.search.exact import Exact
+from nngk.search.fanng import FANNG
+
+QUERIES = 1000
+ENOUGH = 0.997  # recall beyond which a sweep stops
+Row = dict[str, Any]
+
+
+def bench_search(
+    n: int = 50_000,
+    dim: int = 512,
+    k: int | Sequence[int] = (10, 100),
+    peers: Sequence[str] = ("exact", "fanng", "hnswlib", "faiss-flat", "faiss-hnsw", "pynndescent"),
+    threads: int | None = None,
+    out: str | Path | None = None,
+    *,
+    seed: int = 0,
+    x: Tensor | None = None,
+    pairs: bool = True,
+    queries: bool = True,
+    say: Callable[[str], None] = print,
+) -> list[Row]:
+    """Measure engines side by side in one run; returns the rows and, with ``out``, adds them to ``out``/search.csv.
+
+    Every approximate engine is swept over its own knob, and for ``pairs`` the lists of all points (the largest k) are
+    timed with the building in. ``x`` are points of your own in place of ``clustered_features(n, dim)``; a thousand of
+    them are held out as queries. A plot, search_{n}x{dim}.png, is drawn beside the rows where matplotlib is installed.
+
+    >>> rows = bench_search(600, 8, k=5, peers=["exact", "fanng"], threads=1, say=lambda line: None)
+    >>> all(row["recall"] > 0.5 for row in rows)
+    True
+    """
+    threads = threads or torch.get_num_threads()
+    ks = [k] if isinstance(k, int) else list(k)
+    if x is None:
+        x = clustered_features(n + QUERIES, dim, seed=seed)
+    if len(x) < 200:
+        raise InputError(f"The benchmark needs at least 200 points, got {len(x)}.")
+    held = min(QUERIES, len(x) // 2)
+    points, q = x[:-held].contiguous(), x[-held:].contiguous()
+    about = circumstances(threads, seed) | {"n": len(points), "dim": points.shape[1]}
+    rows: list[Row] = []
+    if queries:
+        truth = {size: Exact(points).search(q, size)[1] for size in ks}
+        for name in peers:
+            rows += sweep(name, points, q, truth, threads, seed, about, say)
+    if pairs:
+        rows += pairs_rows(peers, points, max(ks), threads, seed, about, say)
+    if out is not None:
+        folder = Path(out)
+        append_rows(folder / "search.csv", rows)
+        try:
+            from nngk.experiments.bench.curves import plot_queries
+
+            plot_queries(rows, folder / f"search_{len(points)}x{points.shape[1]}.png")
+        except MissingExtra as error:
+            say(str(error))
+    return rows
+
+
+def sweep(
+    name: str,
+    points: Tensor,
+    q: Tensor,
+    truth: dict[int, Tensor],
+    threads: int,
+    seed: int,
+    about: Row,
+    say: Callable[[str], None],
+) -> list[Row]:
+    """Recall and queries per second of one engine over the values of its knob."""
+    before = resident_bytes()
+    try:
+        prepared = prepare(name, points, threads, seed)
+    except MissingExtra as error:
+        say(f"{name}: left out. {error}")
+        return []
+    memory = resident_bytes() - before
+    say(f"{name:12} built in {prepared.seconds:.1f} s, {memory / 1e6:.0f} MB")
+    rows = []
+    for k, wanted in truth.items():
+        for value in PEERS[name].values(k):
+            times = []
+            for _ in range(2):
+                start = time.perf_counter()
+                found = prepared.search(q, k, value)
+                times.append(time.perf_counter() - start)
+            row: Row = {"task": "queries", "engine": name, "k": k, "knob": PEERS[name].knob or "", "value": value}
+            row |= {"recall": round(found_share(found, wanted), 5), "queries_per_second": round(len(q) / min(times), 1)}
+            row |= {"build_seconds": round(prepared.seconds, 3), "memory_mb": round(memory / 1e6), **about}
+            if isinstance(prepared.engine, FANNG):
+                row["distances_per_query"] = round(distances_per_query(prepared.engine, q, k, int(value)), 1)
+            rows.append(row)
+            say(f"{name:12} k={k:<4} {row['recall']:.4f} {row['queries_per_second']:>10.0f}/s")
+            if row["recall"] >= ENOUGH:
+                break
+    return rows
+
+
+def pairs_rows(
+    peers: Sequence[str], x: Tensor, k: int, threads: int, seed: int, about: Row, say: Callable[[str], None]
+) -> list[Row]:
+    """Seconds and recall of the lists of all points."""
+    chosen = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:500]
+    exact = Exact(x).search(x[chosen], k + 1)[1]
+    truth = torch.stack([row[row != own][:k] for row, own in zip(exact, chosen)])
+    rows = []
+    for name in peers:
+        try:
+            seconds, build, found = all_pairs(name, x, k, threads, seed)
+        except MissingExtra as error:
+            say(f"{name}: left out. {error}")
+            continue
+        recall = found_share(found[chosen], truth)
+        rate = len(x) ** 2 * x.shape[1] / seconds
+        row = {"task": "all pairs", "engine": name, "k": k, "recall": round(recall, 5), "seconds": round(seconds, 3)}
+        row["build_seconds"] = round(build, 3)
+        rows.append(
+            row | {"gflops": round(rate / 1e9, 1), "sgemm_gflops": round(sgemm_rate(threads) / 1e9, 1), **about}
+        )
+        say(f"{name:12} all pairs k={k}: {seconds:.2f} s, recall {recall:.4f}")
+    return rows
+
+
+def at_recall(rows: list[Row], engine: str, k: int, recall: float) -> float | None:
+    """Queries per second at a recall, between the two nearest points of the sweep; None where it is not reached."""
+    line = sorted(
+        (r["recall"], r["queries_per_second"])
+        for r in rows
+        if r.get("engine") == engine and r["k"] == k and r["task"] == "queries"
+    )
+    for (r0, q0), (r1, q1) in itertools.pairwise(line):
+        if r0 < recall <= r1:
+            return float(q0 + (q1 - q0) * (recall - r0) / (r1 - r0))
+    return line[0][1] if line and line[0][0] >= recall else None
+
+
+def distances_per_query(engine: FANNG, q: Tensor, k: int, ef: int) -> float:
+    """Distance computations of one query on average."""
+    before = engine.stats()
+    engine.search(q, k, ef=ef)
+    after = engine.stats()
+    return (after["distances"] - before["distances"]) / (after["queries"] - before["queries"])
+
+
+def sgemm_rate(threads: int, size: int = 2048) -> float:
+    """Floating-point operations per second of torch's matrix product."""
+    used = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    a = torch.randn(size, size)
+    seconds = min(timed(lambda: a @ a) for _ in range(4))
+    torch.set_num_threads(used)
+    return 2 * size**3 / seconds
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Seconds that a call takes."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def resident_bytes() -> int:
+    """Memory of this process, where the system tells."""
+    status = Path("/proc/self/statm")
+    return int(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if status.exists() else 0
+
+
+def circumstances(threads: int, seed: int) -> Row:
+    """What a reader needs to repeat a row."""
+    try:
+        commit = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        commit = ""
+    words = [Path(word).name if word.startswith("/") else word for word in sys.argv]
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}"
+    return {"commit": commit, "command": shlex.join(words), "seed": seed, "machine": machine, "threads": threads}
+
+
+def append_rows(path: Path, rows: list[Row]) -> None:
+    """Add rows to a CSV file, which is complete at every moment."""
+    old: list[Row] = []
+    if path.exists():
+        with path.open(newline="", encoding="utf-8") as file:
+            old = list(csv.DictReader(file))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".csv.part")
+    with part.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(dict.fromkeys(key for row in [*old, *rows] for key in row)))
+        writer.writeheader()
+        writer.writerows([*old, *rows])
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)

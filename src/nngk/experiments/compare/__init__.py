@@ -1,0 +1,1 @@
+"""Losses compared under one protocol."""

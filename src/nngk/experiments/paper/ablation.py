@@ -1,0 +1,70 @@
+"""The supplement's ablation: start, tuned σ, learned weights and fine-tuning, one after the other."""
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from nngk.data import split
+from nngk.experiments.paper.known_classes import classify_trial
+from nngk.experiments.paper.trial import Experiment, Job, Trial, View
+from nngk.kernel.predict import predict
+from nngk.kernel.sigma import best_sigma
+from nngk.networks.embed import embed
+from nngk.search import Exact
+from nngk.training.feed import image_parts, network_of
+from nngk.training.run import pick_device
+from nngk.training.validation import classification_scores
+
+
+def untrained(job: Job) -> dict[str, Any]:
+    """The kernel classifier on a network as it came, with σ tuned on the validation part and all weights one."""
+    started = time.perf_counter()
+    s, device = job.settings, pick_device(job.settings.device)
+    torch.manual_seed(job.seed)
+    network = network_of(s).to(device)
+    tables = split(job.table, "classify", s.val_fraction, s.test_fraction, job.seed)
+    parts = image_parts(tables, network.input, s, job.folder)
+    centres, val, test = (
+        embed(network, part.source, parts.plain, device=device) for part in (parts.train, parts.val, parts.test)
+    )
+    labels = parts.train.labels.to(device)
+    engine, k = Exact(centres), min(s.n_neighbours or 200, len(centres))
+    squared, found = engine.search(val, k)
+    sigma = best_sigma(squared, labels[found] == parts.val.labels.to(device)[:, None])
+    theta = torch.zeros(len(centres), device=device)
+    answers = predict(test, engine, labels, theta, sigma, k, len(tables.train.class_names))
+    scores: dict[str, Any] = classification_scores(answers.log_probabilities.exp(), parts.test.labels.to(device))
+    return scores | {"train_sigma": sigma, "epochs": 0, "seconds": round(time.perf_counter() - started, 3)}
+
+
+def _trials(preset: str, network: str) -> list[Trial]:
+    whole = classify_trial(preset, "cub200", network)
+    # On the network's own features with both presets: what only the centres' weights add has to stay visible.
+    whole = replace(whole, settings=replace(whole.settings, dim=None, wide=None))
+    fixed = replace(whole.settings, learn_weights=False, sigma="validation")
+    tuned = replace(whole.settings, sigma="validation")
+    # Only the centres' weights learn, on features that never change: rates of the weights' own size.
+    frozen = replace(tuned, freeze=True, dropout=0.0)
+    weights = (1e-4, 1e-3, 1e-2)
+    trials = [
+        replace(whole, settings=fixed, rates=(), start="random", execute=untrained, variant="random start"),
+        replace(whole, settings=fixed, rates=(), execute=untrained, variant="ImageNet start"),
+        replace(whole, settings=frozen, rates=weights, variant="ImageNet start, weights"),
+        replace(whole, settings=fixed, variant="ImageNet start, fine-tuned"),
+        replace(whole, settings=tuned, variant="ImageNet start, weights, fine-tuned"),
+    ]
+    return trials[:3] if preset == "frozen" else trials
+
+
+ABLATION = Experiment(
+    "ablation",
+    "What each part adds",
+    "Supplement, Table 5",
+    "Classification of birds: a random or an ImageNet network, σ tuned in every row, centre weights learned or fixed "
+    "at one, the network fine-tuned or left as it is.",
+    _trials,
+    View("variants"),
+    "vgg16",
+)

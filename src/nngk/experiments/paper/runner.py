@@ -1,0 +1,230 @@
+"""Running experiments: what is there is run, what is done is not run again, what was cut goes on."""
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from nngk import __version__
+from nngk.data.packs.write import cpu_count
+from nngk.errors import InputError
+from nngk.experiments.compare.compare import source_commit
+from nngk.experiments.paper.experiments import EXPERIMENTS, find_experiment
+from nngk.experiments.paper.protocol import train_and_test
+from nngk.experiments.paper.quick import shrink
+from nngk.experiments.paper.sources import Sources
+from nngk.experiments.paper.store import (
+    choices_of,
+    finished_row,
+    is_same_run,
+    machine,
+    put_row,
+    settings_text,
+    trial_key,
+)
+from nngk.experiments.paper.trial import Experiment, Job, Trial
+from nngk.progress import say
+from nngk.training.loop import Interrupted
+from nngk.training.presets import require_preset
+from nngk.training.run import pick_device
+
+RESULTS, WORK = Path("results"), Path("runs/paper")
+QUICK = Path("runs/paper-quick")
+# Figures are fractions in the library and in the rows; the report speaks of per cent.
+SHARED = ("recall@1", "recall@2", "recall@4", "recall@8", "r_precision", "map@r", "nmi")
+FIGURES = ("accuracy", "top5_accuracy", "calibration_error", *SHARED)
+ORIGIN = ("commit", "command", "machine", "device", "finished")
+SHARED_RUN = ("wide_run", "wide_seconds")  # of a size that was cut from a wider run: its key and its time, in 'seconds'
+FACTS = ("epochs", "lr", "val_score", "train_sigma", "last_loss", "seconds", "selection_seconds", *SHARED_RUN)
+
+
+def run_experiments(
+    names: Sequence[str] | str,
+    *,
+    data: str | Path | None = None,
+    weights: str | Path | None = None,
+    preset: str = "both",
+    seeds: int = 3,
+    results: str | Path | None = None,
+    work: str | Path | None = None,
+    quick: bool = False,
+    device: str = "auto",
+    network: str | None = None,
+    only: Mapping[str, Iterable[str]] | None = None,
+    commit: str | None = None,
+) -> list[dict[str, Any]]:
+    """Run experiments of the paper by name ('all' for all); returns the rows, also written to ``results/NAME.csv``.
+
+    Args:
+        data: folder of the datasets, as packs or in their official layouts.
+        weights: folder of weights files, or 'imagenet' for the library's downloads.
+        preset: 'paper', 'best', 'both', or 'frozen': our recipe where there is no GPU, the network left as it came.
+        seeds: runs of each trial, with the seeds 0, 1, …
+        work: folder of checkpoints, models and decoded images.
+        quick: generated pictures and a small network: the code's path, not the paper's figures.
+        network: takes the place of the paper's network where an experiment has a single one.
+        only: columns and the values to keep, such as ``{"dim": ["64"]}``.
+        commit: the source's commit, where git is not there to ask.
+    """
+    chosen = EXPERIMENTS if names == "all" else [find_experiment(n) for n in _as_list(names)]
+    presets = ("paper", "best") if preset == "both" else (require_preset(preset),)
+    if seeds < 1:
+        raise InputError(f"Experiments run with at least one seed; got {seeds}.")
+    place = Path(work or (QUICK if quick else WORK))
+    sources = Sources(None if data is None else Path(data), None if weights is None else str(weights), place, quick)
+    runner = Runner(
+        sources,
+        results=results_folder(results, quick),
+        device=pick_device(device).type,
+        commit=commit or source_commit() or "unknown",
+        options=["--network", network] if network else [],
+    )
+    plans = [plan for e in chosen for p in presets for plan in runner.plans(e, p, network, only or {})]
+    if not plans:
+        raise InputError(" ".join(runner.missing) or f"No trial has {_only_text(only or {})}; see 'nngk paper list'.")
+    rows = []
+    for experiment in chosen:
+        mine = [plan for plan in plans if plan.experiment is experiment]
+        for seed in range(1 if experiment.one_seed else seeds):  # seed by seed: what is cut has whole ones
+            rows += [runner.run(plan, seed) for plan in mine]
+    return rows
+
+
+def results_folder(given: str | Path | None, quick: bool) -> Path:
+    """Where rows are written: the folder that was given, else that of real or of quick runs.
+
+    >>> results_folder(None, quick=False).name
+    'results'
+    """
+    return Path(given or (QUICK / "results" if quick else RESULTS))
+
+
+class Plan:
+    """A trial of an experiment under a preset, with its data, network and weights found."""
+
+    def __init__(self, experiment: Experiment, preset: str, trial: Trial, sources: Sources) -> None:
+        self.experiment, self.preset = experiment, preset
+        self.trial = shrink(trial) if sources.quick else trial
+        self.table = sources.table(trial.dataset, trial.settings.task)
+        network, weights = sources.network(trial.network, trial.start)
+        s = self.trial.settings
+        self.settings = replace(s, network=network, weights=weights)
+        if s.wide == s.dim:  # as wide as it is kept: nothing is cut, and it is the same run
+            self.settings = replace(self.settings, wide=None, whiten=0.0)
+        self.key = trial_key(self.trial, self.settings)
+
+    def __str__(self) -> str:
+        s = self.settings
+        parts = [self.trial.dataset, s.network, s.loss, self.trial.variant, f"{s.dim} dimensions" if s.dim else ""]
+        return ", ".join(part for part in parts if part)
+
+
+@dataclass
+class Runner:
+    """Sources, folders and the circumstances that every row records."""
+
+    sources: Sources
+    results: Path
+    device: str
+    commit: str
+    options: list[str]  # of the command, to be recorded
+    missing: list[str] = field(default_factory=list)
+
+    def plans(
+        self, experiment: Experiment, preset: str, network: str | None, only: Mapping[str, Iterable[str]]
+    ) -> list[Plan]:
+        """The trials for which data and weights are at hand; the others are said to be left out, and why."""
+        found = []
+        for trial in experiment.trials(preset, network):
+            if not _wanted(trial, only):
+                continue
+            try:
+                found.append(Plan(experiment, preset, trial, self.sources))
+            except InputError as error:
+                if str(error) not in self.missing:
+                    self.missing.append(str(error))
+                    say(f"{experiment.name}: left out {trial.dataset} {trial.variant}: {error}")
+        return found
+
+    def run(self, plan: Plan, seed: int) -> dict[str, Any]:
+        """The row of one trial and seed: read, copied from an experiment that shares the run, or made."""
+        name, job = plan.experiment.name, self._job(plan, seed)
+        row = self._row(plan, seed)
+        done = finished_row(self.results, name, plan.key, seed, plan.preset)
+        files = [self.results / file.format(name=job.name) for file in plan.trial.makes]
+        if done is not None and all(file.exists() for file in files):
+            if is_same_run(done, row):
+                return dict(done)
+            row |= {key: done[key] for key in (*FIGURES, *FACTS, *ORIGIN) if done.get(key)}
+        else:
+            say(f"{name}, {plan.preset}: {plan}, seed {seed}")
+            row |= self._figures(job)
+        put_row(self.results / f"{name}.csv", row)
+        return row
+
+    def _job(self, plan: Plan, seed: int) -> Job:
+        work = self.sources.work
+        settings = replace(
+            plan.settings, seed=seed, device=self.device, threads=min(8, cpu_count()), cache=str(work / "images")
+        )
+        known = choices_of(self.results, plan.key)
+        return Job(plan.trial, settings, plan.table, seed, 0, plan.key, work, self.results, known)
+
+    def _figures(self, job: Job) -> dict[str, Any]:
+        try:
+            figures = (job.trial.execute or train_and_test)(job)
+        except Interrupted:
+            raise Interrupted("Stopped, with everything saved. Go on with the same command.") from None
+        except InputError as error:  # a recipe that diverges is a result; the others go on
+            say(f"failed: {error}")
+            return {"error": str(error)}
+        return {key: _rounded(figures[key]) for key in (*FIGURES, *FACTS) if figures.get(key) is not None}
+
+    def _row(self, plan: Plan, seed: int) -> dict[str, Any]:
+        s, t = plan.settings, plan.trial
+        words = ["nngk", "paper", "run", plan.experiment.name, "--preset", plan.preset, "--seeds", str(seed + 1)]
+        words += [*self.options, *(["--quick"] if self.sources.quick else [])]
+        return {
+            "experiment": plan.experiment.name,
+            "preset": plan.preset,
+            "dataset": t.dataset,
+            "variant": t.variant,
+            "network": s.network,
+            "loss": s.loss,
+            "dim": s.dim,
+            "examples": t.examples or None,
+            "seed": seed,
+            "quick": "yes" if self.sources.quick else None,
+            **dict.fromkeys((*FIGURES, *FACTS)),
+            "finished": datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
+            "version": __version__,
+            "commit": self.commit,
+            "command": shlex.join(words),
+            **machine(pick_device(self.device)),
+            "key": plan.key,
+            "settings": settings_text(s),
+            "error": None,
+        }
+
+
+def _as_list(names: Sequence[str] | str) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
+
+
+def _wanted(trial: Trial, only: Mapping[str, Iterable[str]]) -> bool:
+    shown = {"dim": trial.settings.dim, "loss": trial.settings.loss, "dataset": trial.dataset}
+    shown |= {"variant": trial.variant, "examples": trial.examples, "network": trial.network}
+    unknown = [name for name in only if name not in shown]
+    if unknown:
+        raise InputError(f"Trials are chosen by {', '.join(shown)}, not by '{unknown[0]}'.")
+    return all(str(shown[name]) in set(map(str, values)) for name, values in only.items())
+
+
+def _only_text(only: Mapping[str, Iterable[str]]) -> str:
+    return " and ".join(f"{name}={','.join(map(str, values))}" for name, values in only.items())
+
+
+def _rounded(value: Any) -> Any:
+    return round(value, 6) if isinstance(value, float) else value

@@ -1,0 +1,77 @@
+"""One training run for all embedding sizes: trained wide once a seed, then cut to each of them."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nngk.data import ImageTable, split
+from nngk.errors import InputError
+from nngk.experiments.paper.store import choices_of, trial_key
+from nngk.experiments.paper.trial import Job
+from nngk.files import read_json, write_json
+from nngk.model.model import Model
+from nngk.progress import say
+from nngk.training.finish import finish
+from nngk.training.run import Run
+from nngk.training.settings import Settings
+
+
+def is_cut(settings: Settings) -> bool:
+    """Whether a run of these settings is one that other sizes share, with fewer dimensions kept.
+
+    Only metric learning: no experiment classifies with several sizes, and not every classifier can be cut.
+
+    >>> is_cut(Settings(task="metric", dim=64, wide=1024)), is_cut(Settings(task="metric", dim=64))
+    (True, False)
+    """
+    return settings.task == "metric" and bool(settings.wide and settings.dim) and settings.wide != settings.dim
+
+
+def wide_job(job: Job) -> Job:
+    """The run that a job's embedding is cut from, the same for all sizes: the trial of the widest."""
+    settings = replace(job.settings, dim=job.settings.wide, wide=None, whiten=0.0)
+    trial = replace(job.trial, execute=None, makes=())  # what is done with it afterwards is the size's own
+    key = trial_key(trial, settings)
+    return replace(job, trial=trial, settings=settings, key=key, known=choices_of(job.results, key) or job.known)
+
+
+def cut(job: Job, whole: Job, figures: dict[str, Any], table: ImageTable, settings: Settings) -> dict[str, Any]:
+    """The figures of the size that ``settings`` ask for, from the finished run of ``whole``, and its model."""
+    result = job.folder / "result.json"
+    if result.exists():
+        return read_json(result, "a finished run")
+    started = time.perf_counter()
+    say(f"Trained with {settings.wide} dimensions: keeping the {settings.dim} that say most")
+    model = cut_model(whole.folder, table, settings, job.folder)
+    seconds = round(figures["seconds"] + time.perf_counter() - started, 3)
+    model.info |= {"best_epoch": figures["epochs"], "seconds": seconds}
+    model.save(job.folder)
+    shared = {"wide_run": whole.key, "wide_seconds": figures["seconds"]}
+    figures = {**figures, **model.info.get("test", {}), "seconds": seconds, **shared}
+    write_json(result, figures)
+    return figures
+
+
+def cut_model(source: Path, table: ImageTable, settings: Settings, out: Path) -> Model:
+    """What training with ``settings`` ends in, from a folder that holds the model it had before it was reduced."""
+    parts = split(table, settings.task, settings.val_fraction, settings.test_fraction, settings.seed)
+    trained = Model.load(source)
+    if [Path(name).name for name in trained.sources] != [path.name for path in parts.train.paths]:
+        raise InputError(
+            f"The run in {source} was trained with other images than {table.name} has now. "
+            "Give the data it was trained with, or another --work folder."
+        )
+    folder = out / "run"
+    folder.mkdir(parents=True, exist_ok=True)
+    # A run that has nothing left to train: its end is the same code, on the same device, as that of any other.
+    run = Run(parts, settings, folder)
+    run.network.load_state_dict(trained.network.state_dict())
+    with torch.no_grad():
+        run.bank.theta.copy_(trained.theta)
+    model = finish(run, 0.0)
+    for leftover in folder.glob("features-*.safetensors"):
+        leftover.unlink()
+    return model

@@ -1,0 +1,47 @@
+"""Tables 1 and 2 and the figures of embedding size: retrieval among classes that were not trained."""
+
+from functools import partial
+
+from nngk.experiments.paper.trial import Experiment, Trial, View
+from nngk.training.presets import metric_settings
+
+SIZES = (64, 128, 256, 512, 1024)
+METRICS = ("recall@1", "recall@2", "recall@4", "recall@8", "nmi", "map@r")
+
+
+def metric_trials(datasets: tuple[str, ...], preset: str, network: str) -> list[Trial]:
+    """A trial for each dataset and embedding size."""
+    return [
+        Trial(dataset, network, metric_settings(preset, dim, network), settled=preset != "frozen")
+        for dataset in datasets
+        for dim in SIZES
+    ]
+
+
+CARS = Experiment(
+    "cars-metric",
+    "Retrieval of unseen cars",
+    "Table 1",
+    "The first 98 classes of Stanford Cars196 train, the other 98 are searched among themselves; no bounding boxes.",
+    partial(metric_trials, ("cars196",)),
+    View("retrieval", METRICS),
+    "googlenet",
+)
+BIRDS = Experiment(
+    "birds-metric",
+    "Retrieval of unseen birds",
+    "Table 2",
+    "The first 100 classes of CUB-200-2011 train, the other 100 are searched among themselves; no bounding boxes.",
+    partial(metric_trials, ("cub200",)),
+    View("retrieval", METRICS),
+    "googlenet",
+)
+DIMENSIONS = Experiment(
+    "dimensions",
+    "Embedding size",
+    "Figure 2",
+    "In the paper, more dimensions make retrieval and clustering better; for triplet losses they do not.",
+    partial(metric_trials, ("cub200", "cars196")),
+    View("curves", ("nmi", "recall@1", "recall@8"), "dim", "dimensions", ("birds-metric", "cars-metric")),
+    "googlenet",
+)

@@ -1,0 +1,1 @@
+"""The losses of ``nngk.kernel`` fused for a GPU."""

@@ -1,0 +1,195 @@
+"""The Gaussian kernel loss as a module."""
+
+import math
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from nngk.bank.centres import CentreBank
+from nngk.errors import InputError
+from nngk.kernel.sigma import TRAINING_FACTOR, leave_one_out_sigma
+from nngk.kernel.triton.losses import fused_all_centres_loss, fused_neighbour_loss  # eager where there is no GPU
+from nngk.kernel.widths import NARROWEST, WIDEST
+
+
+class GaussianKernelLoss(nn.Module):
+    """-ln of the share of the own class among the weighted kernels around each embedding.
+
+    With a bank, examples are named by their training index, so that their own centre is left out:
+
+    >>> labels = torch.tensor([0, 0, 1, 1])
+    >>> bank = CentreBank(labels, dim=2, n_neighbours=2)
+    >>> bank.renew(torch.tensor([[0.0, 0.0], [1.0, 0.0], [5.0, 0.0], [6.0, 0.0]]))
+    >>> loss = GaussianKernelLoss(bank, sigma=1.0)
+    >>> loss(bank.centres, labels, torch.arange(4)).item() < 0.01
+    True
+
+    Without one, over all given references (or over the rest of the batch when none are given), with gradients to
+    both sides:
+
+    >>> loss = GaussianKernelLoss(sigma=1.0)
+    >>> loss(torch.zeros(1, 2), torch.tensor([0]), ref_emb=torch.eye(2), ref_labels=torch.tensor([0, 1]))
+    tensor(0.6931)
+
+    Args:
+        bank: the centres, or None.
+        sigma: the kernels' width, or ``"auto"``: 1.5 times the width that minimises the leave-one-out loss of the
+            bank, found when the loss is first used.
+        learn_sigma: make log σ a parameter.
+        margin: how much the other classes' kernels are raised, in log: an example that is told apart well goes on
+            learning until it is told apart by that much more.
+        drop: the share of an example's neighbours that is left out at random in training mode.
+        reduction: ``"mean"`` over the examples that have a same-class neighbour, ``"sum"`` (the paper's), ``"none"``.
+    """
+
+    log_sigma: Tensor
+
+    def __init__(
+        self,
+        bank: CentreBank | None = None,
+        sigma: float | Literal["auto"] = "auto",
+        *,
+        learn_sigma: bool = False,
+        margin: float = 0.0,
+        drop: float = 0.0,
+        reduction: Literal["mean", "sum", "none"] = "mean",
+    ) -> None:
+        super().__init__()
+        if sigma == "auto" and bank is None:
+            raise InputError(
+                "sigma='auto' needs a bank to tune on; give GaussianKernelLoss a bank or a number for sigma."
+            )
+        if sigma != "auto" and not (isinstance(sigma, int | float) and NARROWEST <= sigma <= WIDEST):
+            raise InputError(f"sigma must be a number from {NARROWEST:g} to {WIDEST:g} or 'auto', got {sigma!r}.")
+        if reduction not in ("mean", "sum", "none"):
+            raise InputError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}.")
+        if not margin >= 0 or not 0 <= drop < 1:
+            raise InputError(f"margin must be at least 0 and drop from 0 to below 1, got {margin!r} and {drop!r}.")
+        self.bank = bank
+        self.margin, self.drop = margin, drop
+        self.reduction = reduction
+        # In float64, so that embeddings in float64 meet the exact σ. NaN: not tuned yet.
+        start = torch.tensor(math.nan if sigma == "auto" else math.log(sigma), dtype=torch.float64)
+        self._maybe_open = sigma == "auto"
+        if learn_sigma:
+            self.log_sigma = nn.Parameter(start)
+        else:
+            self.register_buffer("log_sigma", start)
+
+    @property
+    def sigma(self) -> float:
+        """The width in use; tuned on the bank first if it is still open."""
+        if self._maybe_open:  # asked once: reading a value back from a GPU at every step would stall it
+            if self.log_sigma.isnan():
+                assert self.bank is not None
+                require_filled(self.bank)
+                self.sigma = TRAINING_FACTOR * leave_one_out_sigma(self.bank)
+            self._maybe_open = False
+        return math.exp(float(self.log_sigma.detach()))
+
+    @sigma.setter
+    def sigma(self, value: float) -> None:
+        with torch.no_grad():
+            self.log_sigma.fill_(math.log(value))
+
+    def parameter_groups(
+        self, lr: float, weight_factor: float = 1.0, sigma_factor: float = 1.0
+    ) -> list[dict[str, Any]]:
+        """Optimiser groups of the centre weights and of σ: their own learning rates and no weight decay."""
+        groups: list[dict[str, Any]] = []
+        if self.bank is not None:
+            groups.append({"params": [self.bank.theta], "lr": lr * weight_factor, "weight_decay": 0.0})
+        if isinstance(self.log_sigma, nn.Parameter):
+            groups.append({"params": [self.log_sigma], "lr": lr * sigma_factor, "weight_decay": 0.0})
+        return groups
+
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        indices: Tensor | None = None,
+        ref_emb: Tensor | None = None,
+        ref_labels: Tensor | None = None,
+    ) -> Tensor:
+        check_batch(embeddings, labels)
+        if ref_emb is not None or self.bank is None:
+            if ref_emb is not None and ref_labels is None:
+                raise InputError("ref_emb was given without ref_labels.")
+            each, learns = self._over_references(embeddings, labels, ref_emb, ref_labels)
+        elif indices is None:
+            raise InputError(
+                "A loss with a bank needs the training indices of the batch: loss(embeddings, labels, indices)."
+            )
+        else:
+            each, learns = self._over_bank(self.bank, embeddings, labels, indices)
+        if self.margin:
+            each = with_margin(each, self.margin)
+        if self.reduction == "none":
+            return each
+        total = each.sum()
+        return total if self.reduction == "sum" else total / learns.sum().clamp(min=1)
+
+    def _width(self, like: Tensor) -> Tensor:
+        """σ as a tensor, through which its gradient flows when it is learned."""
+        if self._maybe_open:
+            _ = self.sigma
+        return self.log_sigma.to(torch.float64 if like.dtype == torch.float64 else torch.float32).exp()
+
+    def _over_bank(self, bank: CentreBank, x: Tensor, labels: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
+        require_filled(bank)
+        if indices.shape != labels.shape:
+            raise InputError(f"indices must have the shape {tuple(labels.shape)}, got {tuple(indices.shape)}.")
+        if x.shape[1] != bank.centres.shape[1]:
+            raise InputError(
+                f"The bank's centres have {bank.centres.shape[1]} dimensions, the embeddings {x.shape[1]}."
+            )
+        sigma = self._width(x)
+        if bank.n_neighbours is None:
+            each = fused_all_centres_loss(x, bank.centres, bank.theta, sigma, labels, bank.labels, indices)
+            return each, bank.has_partner[indices]
+        lists = bank.neighbours[indices]
+        if self.drop and self.training:
+            lists = lists.masked_fill(torch.rand(lists.shape, device=lists.device) < self.drop, -1)
+        return fused_neighbour_loss(x, bank.centres, bank.theta, sigma, lists, labels, bank.labels, indices)
+
+    def _over_references(
+        self, x: Tensor, labels: Tensor, ref_emb: Tensor | None, ref_labels: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        if ref_emb is None or ref_labels is None:
+            ref_emb, ref_labels, own = x, labels, torch.arange(len(x), device=x.device)
+        else:
+            check_batch(ref_emb, ref_labels)
+            own = torch.full((len(x),), -1, device=x.device)
+        theta = x.new_zeros(len(ref_emb))
+        each = fused_all_centres_loss(x, ref_emb, theta, self._width(x), labels, ref_labels, own)
+        others = (labels[:, None] == ref_labels).sum(1) - (own >= 0).long()
+        return each, others > 0
+
+
+def with_margin(each: Tensor, margin: float) -> Tensor:
+    """The losses -ln(S / (S + D)) of own and other kernels' sums, as if D were exp(``margin``) times as large.
+
+    >>> with_margin(torch.tensor([0.6931472]), 0.0), with_margin(torch.tensor([0.0]), 2.0)
+    (tensor([0.6931]), tensor([0.]))
+    """
+    # ln(D / S) = ln(e^loss - 1); an example without any other kernel, or without its own (loss 0), stays as it is.
+    odds = each.clamp(1e-30, 20).expm1().log()
+    odds = torch.where(each > 20, each, odds)  # before e^loss overflows: the 1 is lost in it already
+    return torch.where(each > 1e-30, torch.nn.functional.softplus(odds + margin), each)
+
+
+def require_filled(bank: CentreBank) -> None:
+    """A sentence for a bank that was never renewed."""
+    if not bank.filled:
+        raise InputError("The bank has no centres yet: call bank.renew(centres) before the loss.")
+
+
+def check_batch(embeddings: Tensor, labels: Tensor) -> None:
+    """A sentence for a batch that cannot be meant."""
+    if embeddings.ndim != 2:
+        raise InputError(f"embeddings must have the shape (batch, dim), got {tuple(embeddings.shape)}.")
+    if labels.shape != embeddings.shape[:1]:
+        raise InputError(
+            f"labels must have the shape ({len(embeddings)},), one an embedding, got {tuple(labels.shape)}."
+        )

@@ -1,0 +1,1 @@
+"""The networks below the embedding layer."""

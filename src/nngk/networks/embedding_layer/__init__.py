@@ -1,0 +1,1 @@
+"""How the embedding layer starts, and how it is made narrower after training."""

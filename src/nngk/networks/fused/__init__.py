@@ -1,0 +1,1 @@
+"""Operations that only a GPU needs fused."""

@@ -1,0 +1,128 @@
+"""EmbeddingNetwork: a backbone and a head, and the settings that rebuild them."""
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from nngk.errors import InputError
+from nngk.networks.backbones.recipes import recipe
+from nngk.networks.heads import Head, check_head
+from nngk.networks.input_spec import InputSpec
+
+
+class EmbeddingNetwork(nn.Module):
+    """Images (B, 3, H, W) -> embeddings (B, dim).
+
+    `config` holds plain JSON values; `EmbeddingNetwork.from_config(config)` builds the same network with random
+    weights, ready for `load_state_dict`.
+
+    >>> import torch
+    >>> network = build_network("small", dim=16)
+    >>> network(torch.rand(2, 3, 32, 32)).shape
+    torch.Size([2, 16])
+    >>> EmbeddingNetwork.from_config(network.config).dim
+    16
+    """
+
+    def __init__(self, backbone: nn.Module, head: Head, config: dict[str, Any]) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = head
+        self.config = config
+        self.batchnorm_frozen = False
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> "EmbeddingNetwork":
+        """The network of a `config`, with random weights; its input and the origin of its weights are kept."""
+        network = build_network(
+            config["name"],
+            dim=config["dim"],
+            pool=config["pool"],
+            layers=config.get("layers", 1),  # files from before there was a choice have none
+            dropout=config["dropout"],
+            layer_norm=config["layer_norm"],
+            normalise=config["normalise"],
+        )
+        network.config["weights"] = dict(config["weights"])
+        network.input = InputSpec.from_config(config["input"])
+        return network
+
+    @property
+    def dim(self) -> int:
+        """Dimensions of an embedding."""
+        return self.head.dim
+
+    @property
+    def input(self) -> InputSpec:
+        """What the weights expect of an image."""
+        return InputSpec.from_config(self.config["input"])
+
+    @input.setter
+    def input(self, spec: InputSpec) -> None:
+        self.config["input"] = spec.to_config()
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head.project(self.head.pool(self.backbone(images)))
+
+    def embedding_parameters(self) -> list[nn.Parameter]:
+        """The head's parameters (none without an embedding layer and GeM)."""
+        return list(self.head.parameters())
+
+    def backbone_parameters(self) -> list[nn.Parameter]:
+        """The backbone's parameters."""
+        return list(self.backbone.parameters())
+
+    def freeze_batchnorm(self) -> None:
+        """Keep every BatchNorm on its stored statistics, also after `.train()`."""
+        self.batchnorm_frozen = True
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> "EmbeddingNetwork":
+        """Training or eval mode; frozen BatchNorm stays in eval."""
+        super().train(mode)
+        if self.batchnorm_frozen:
+            for module in self.modules():
+                if isinstance(module, _BatchNorm):
+                    module.eval()
+        return self
+
+
+def build_network(
+    name: str,
+    *,
+    dim: int | None = None,
+    pool: str | None = "avg",
+    layers: int | None = 1,
+    dropout: float | None = 0.0,
+    layer_norm: bool = False,
+    normalise: bool = True,
+) -> EmbeddingNetwork:
+    """A network with random weights, and the input of its ImageNet weights."""
+    known = recipe(name)
+    dropout = known.dropout if dropout is None else float(dropout)
+    check_head(dim=dim, pool=pool, dropout=dropout)  # before the backbone, which may take seconds
+    layers = known.layers if layers is None else layers
+    if layers != 1 and not 1 <= layers <= len(known.maps):
+        has = f"up to {len(known.maps)}" if known.maps else "only its last one"
+        raise InputError(f"'{name}' gives {has} of its feature maps to pool, not layers={layers!r}.")
+    backbone, channels, vector = known.build()
+    if layers > 1:
+        backbone.layers, channels = layers, sum(known.maps[-layers:])  # type: ignore[assignment]
+    if vector:
+        if pool not in (None, "avg"):
+            warnings.warn(f"'{name}' gives a vector, not a map: pool='{pool}' has no effect on it.", stacklevel=3)
+        pool = None
+    settings = {
+        "dim": dim,
+        "pool": pool,
+        "layers": layers,
+        "dropout": dropout,
+        "layer_norm": bool(layer_norm),
+        "normalise": bool(normalise),
+    }
+    head = Head(channels, **settings)  # type: ignore[arg-type]
+    config = {"name": name, **settings, "input": known.input.to_config(), "weights": {"source": "random"}}
+    return EmbeddingNetwork(backbone, head, config)

@@ -1,5 +1,0 @@
-"""The paper's tables and figures, run from one call and put beside the published figures."""
-
-from nngk.paper.run import run_experiments
-
-__all__ = ["run_experiments"]

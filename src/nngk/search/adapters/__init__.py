@@ -1,0 +1,1 @@
+"""Other libraries' engines behind the protocol of this room."""

@@ -1,0 +1,1 @@
+"""Exact search on a GPU."""

@@ -1,0 +1,235 @@
+"""Every command, as a person types it: in processes of their own, and its JSON parsed."""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from nngk import cli
+from nngk.cli.options import _reasons
+from nngk.training.settings import Settings
+from shapes import TINY, command, environment, flags, nngk, write_shapes
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """Shapes, and a model trained on them by the command line."""
+    home = tmp_path_factory.mktemp("home")
+    write_shapes(home / "shapes")
+    write_shapes(home / "fresh", seed=4, count=3)
+    write_shapes(home / "stripes", ("stripes",), seed=4, count=5)
+    (home / "run.toml").write_text(
+        "\n".join(f"{k.replace('_', '-')} = {json.dumps(v)}" for k, v in TINY.items() if k != "epochs")
+        + "\nepochs = 9\n"
+    )
+    done = nngk(
+        "train", home / "shapes", "--out", home / "model", "--config", home / "run.toml", "--epochs", 3, "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    (home / "train.json").write_text(done.stdout)
+    (home / "train.txt").write_text(done.stderr)
+    return home
+
+
+@pytest.fixture
+def model(home, tmp_path):
+    """A copy that may be changed."""
+    return shutil.copytree(home / "model", tmp_path / "model")
+
+
+@pytest.fixture
+def ask(monkeypatch, capfd):
+    """A command in this process, through the same entry point: (exit code, standard output, standard error)."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["nngk", *map(str, arguments)])
+        capfd.readouterr()
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as left:
+            code = left.code or 0
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return run
+
+
+# -- what a person sees first
+
+
+def test_help_is_instant():
+    fastest = 9.0
+    for _ in range(3):
+        started = time.perf_counter()
+        done = nngk("--help")
+        fastest = min(fastest, time.perf_counter() - started)
+    assert done.returncode == 0 and fastest < 0.5
+    for name in ("demo", "train", "evaluate", "classify", "search", "add", "remove", "info"):
+        assert f"  {name} " in done.stdout
+
+
+def test_help_of_train_is_instant_and_gives_the_reasons():
+    started = time.perf_counter()
+    done = nngk("train", "--help")
+    assert done.returncode == 0 and time.perf_counter() - started < 1.5
+    text = " ".join(done.stdout.split())
+    assert "--resume" in text and "--background / --no-background" in text
+    assert (
+        "--n-neighbours INTEGER the paper's, longer than fresh lists would need; 0: all centres [default: 100]" in text
+    )
+
+
+def test_every_setting_has_its_reason_in_the_help():
+    assert not {field.name for field in fields(Settings)} - set(_reasons())
+
+
+@pytest.mark.parametrize("line", ["--help", "train --help", "--version", "nonsense", "train --bogus"])
+def test_nothing_heavy_is_imported_for_it(line):
+    program = (
+        "import sys; from nngk.cli import main\n"
+        f"sys.argv = ['nngk', *{line.split()!r}]\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'numpy', 'PIL', 'timm', 'rich'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_version():
+    import nngk as package
+
+    done = nngk("--version")
+    assert done.returncode == 0 and package.__version__ in done.stdout
+
+
+# -- the walk
+
+
+def test_train_answers_in_json_on_standard_output_alone(home):
+    record = json.loads((home / "train.json").read_text())
+    assert record["model"] == str(home / "model") and record["task"] == "classify"
+    assert record["settings"]["epochs"] == 3  # the command line wins over the file
+    assert record["settings"]["batch_size"] == TINY["batch_size"]
+    assert {"accuracy", "recall@1"} <= record["test"].keys()
+    progress = (home / "train.txt").read_text()
+    assert "22 training, 7 validation and 7 test images of 3 classes" in progress and "epoch   3" in progress
+
+
+def test_classify(home):
+    done = nngk("classify", home / "model", home / "fresh", "--json", "--evidence", 2)
+    assert done.returncode == 0, done.stderr
+    answers = json.loads(done.stdout)
+    assert len(answers) == 9
+    assert sum(a["label"] == Path(a["image"]).parent.name for a in answers) >= 7
+    for a in answers:
+        assert len(a["evidence"]) == 2 and 0 <= a["unknown"] <= 1
+        assert sum(a["probabilities"].values()) == pytest.approx(1, abs=1e-4)
+
+
+def test_classify_for_people(home, ask):
+    image = next((home / "fresh").rglob("*.png"))
+    code, out, _ = ask("classify", home / "model", image)
+    assert code == 0 and out.startswith(f"{image}: ") and "unknown" in out and "because of" in out and "%" in out
+
+
+def test_classify_rejects_what_it_does_not_know(home, ask):
+    labels = []
+    for threshold in (-1, 1.1):
+        code, out, _ = ask("classify", home / "model", home / "fresh", "--reject", threshold, "--json")
+        assert code == 0
+        labels.append({a["label"] for a in json.loads(out)})
+    assert labels[0] == {"unknown"} and "unknown" not in labels[1]
+
+
+def test_evaluate(home):
+    done = nngk("evaluate", home / "model", home / "fresh", "--json")
+    assert done.returncode == 0, done.stderr
+    scores = json.loads(done.stdout)
+    assert scores["images"] == 9 and scores["accuracy"] >= 7 / 9
+    assert {"calibration_error", "recall@1", "recall@8", "map@r", "r_precision", "nmi"} <= scores.keys()
+
+
+def test_evaluate_as_metric_knows_no_classes(home, ask, tmp_path):
+    write_shapes(tmp_path / "new", ("stripes", "disc"), count=4)
+    code, out, _ = ask("evaluate", home / "model", tmp_path / "new", "--task", "metric", "--json")
+    scores = json.loads(out)
+    assert code == 0 and "accuracy" not in scores and 0 <= scores["recall@1"] <= 1
+    code, out, _ = ask("evaluate", home / "model", home / "fresh")
+    assert code == 0 and "recall@1" in out and "%" in out
+
+
+def test_search(home, ask):
+    code, out, _ = ask("search", home / "model", home / "fresh", "-k", 4, "--json")
+    rows = json.loads(out)
+    assert code == 0 and len(rows) == 9 and all(len(row["found"]) == 4 for row in rows)
+    assert all(h["distance"] >= 0 and Path(h["image"]).exists() for row in rows for h in row["found"])
+    code, out, _ = ask("search", home / "model", home / "fresh", "-k", 2)
+    assert code == 0 and out.count("\n") == 9 * 3
+
+
+def test_add_and_remove(home, model, ask):
+    before = ask("classify", model, home / "fresh", "--json")[1]
+    done = nngk("add", model, "stripes", home / "stripes", "--json")
+    assert done.returncode == 0 and json.loads(done.stdout) == {"class": "stripes", "added": 5, "images": 5}
+    during = json.loads(ask("classify", model, home / "stripes", "--json")[1])
+    assert sum(a["label"] == "stripes" for a in during) >= 3
+    assert all(a["image"] in [e["image"] for e in a["evidence"]] for a in during)
+    done = nngk("remove", model, "stripes", "--json")
+    assert done.returncode == 0 and json.loads(done.stdout) == {"class": "stripes", "removed": 5}
+    assert ask("classify", model, home / "fresh", "--json")[1] == before
+    assert "has 5 images now" in ask("add", model, "stripes", home / "stripes")[1]
+    assert "3 classes remain" in ask("remove", model, "stripes")[1]
+
+
+def test_info(home, ask):
+    code, out, _ = ask("info", home / "model", "--json")
+    facts = json.loads(out)
+    assert code == 0 and facts["centres"] == 22 and facts["dim"] == 8 and facts["network"]["name"] == "small"
+    assert set(facts["classes"]) == {"disc", "frame", "cross"} and sum(facts["classes"].values()) == 22
+    code, out, _ = ask("info", home / "model")
+    assert code == 0 and "3 classes" in out and "small" in out and "test accuracy" in out
+
+
+def test_networks_and_losses(ask):
+    code, out, _ = ask("networks", "--json")
+    assert code == 0 and {"small", "efficientnet-lite0"} <= {row["name"] for row in json.loads(out)}
+    code, out, _ = ask("losses", "--json")
+    assert code == 0 and {"nngk", "softmax"} <= {row["name"] for row in json.loads(out)}
+    for name in ("networks", "losses"):
+        code, out, _ = ask(name)
+        assert (code == 0 and "small" in out) or "nngk" in out
+
+
+def test_train_from_a_csv_file_with_splits(home, tmp_path, ask):
+    rows = ["path,label,split"]
+    for image in sorted((home / "shapes").rglob("*.png")):
+        part = {"0": "train", "1": "test"}[image.stem[0]] if image.stem != "09" else "val"
+        rows.append(f"{image.relative_to(home)},{image.parent.name},{part}")
+    (home / "list.csv").write_text("\n".join(rows) + "\n")
+    options = flags(**{**TINY, "epochs": 1})
+    code, out, err = ask("train", home / "list.csv", "--out", tmp_path / "m", *options, "--quiet")
+    assert code == 0 and "test accuracy" in out and err == ""
+    code, out, _ = ask("evaluate", tmp_path / "m", home / "list.csv", "--split", "test", "--json")
+    assert code == 0 and json.loads(out)["images"] == 6
+
+
+def test_output_that_is_cut_short_is_no_error(home):
+    line = " ".join(f"'{a}'" for a in command("networks"))
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {line} | head -1"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr

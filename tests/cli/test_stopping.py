@@ -1,0 +1,79 @@
+"""Ctrl-C and kill -9 against a real process; what is left carries the run to the end it would have had."""
+
+import json
+import signal
+import subprocess
+
+import pytest
+import torch
+
+from nngk.files import read_tensors
+from nngk.training.loop import train
+from nngk.training.settings import Settings
+from shapes import TINY, command, environment, flags, nngk, write_shapes
+
+SETTINGS = {**TINY, "epochs": 25, "patience": 0, "dropout": 0.2, "update_interval": "7 steps", "sigma": "learned"}
+CLOCKS = {"images_per_second", "refresh_seconds"}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    home = tmp_path_factory.mktemp("stopping")
+    write_shapes(home / "shapes", ("disc", "frame", "cross", "stripes"), count=12)
+    train(home / "shapes", Settings(**SETTINGS), out=home / "whole")
+    return home
+
+
+def outcome(out):
+    record = json.loads((out / "model.json").read_text())
+    tensors = {(k, n): t for k, f in record["files"].items() for n, t in read_tensors(out / f["file"]).items()}
+    log = [json.loads(line) for line in (out / "run" / "log.jsonl").read_text().splitlines()]
+    return tensors, record["sigma"], [{k: v for k, v in row.items() if k not in CLOCKS} for row in log]
+
+
+def start(home, out):
+    """The process, once it is in the middle of training."""
+    line = command("train", home / "shapes", "--out", out, *flags(**SETTINGS))
+    process = subprocess.Popen(line, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for said in process.stderr:
+        if said.startswith("epoch   3 "):
+            return process
+    raise AssertionError("the run ended before its third epoch")
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_process_is_resumed_to_the_same_end(home, tmp_path, how):
+    out = tmp_path / "cut"
+    process = start(home, out)
+    process.send_signal(how)
+    printed, said = process.communicate(timeout=120)
+    assert "Traceback" not in said and printed == "" and not (out / "model.json").exists()
+    if how == signal.SIGINT:
+        assert process.returncode == 130
+        assert "Stopping after this step" in said
+        last = said.strip().splitlines()[-1]
+        assert "everything saved" in last and "the same command and --resume" in last
+    else:
+        assert process.returncode == -signal.SIGKILL
+    state = json.loads((out / "run" / "checkpoint.json").read_text())["state"]
+    assert 2 <= state["epoch"] < SETTINGS["epochs"]  # the epoch is announced a moment before it is saved
+
+    done = nngk("train", home / "shapes", "--out", out, *flags(**SETTINGS), "--resume")
+    assert done.returncode == 0, done.stderr
+    assert f"Resuming in epoch {state['epoch'] + 1} of 25" in done.stderr
+    (tensors, sigma, log), (want, want_sigma, want_log) = outcome(out), outcome(home / "whole")
+    assert tensors.keys() == want.keys() and all(torch.equal(tensors[k], want[k]) for k in want)
+    assert sigma == want_sigma and log == want_log
+
+
+def test_ctrl_c_twice_stops_at_once(home, tmp_path, monkeypatch):
+    """The second one is not swallowed, and the first one's handler is put back afterwards."""
+    from nngk.training.loop import _stop_on_ctrl_c
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), _stop_on_ctrl_c() as stopping:
+        assert not stopping()
+        signal.raise_signal(signal.SIGINT)
+        assert stopping()
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before

@@ -1,0 +1,150 @@
+"""Choosing σ, against a brute-force search in float64."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nngk.bank.centres import CentreBank
+from nngk.errors import InputError
+from nngk.kernel.sigma import best_sigma, leave_one_out_sigma, neighbour_sigma
+from nngk.search import Exact
+
+
+def mean_loss(squared, same, sigma, theta=None):
+    """The mean of equation 3's negative log over the rows that have a same-class neighbour, in float64."""
+    squared = squared.double()
+    values = -squared / (2 * sigma**2) + (0 if theta is None else theta.double())
+    rows = same.any(1)
+    positive = values.masked_fill(~same, -math.inf)[rows].logsumexp(1)
+    return float((values[rows].logsumexp(1) - positive).mean())
+
+
+def fine_grid(squared, low=1e-3, high=1e3, n=3000):
+    scale = float(squared[squared.isfinite()].median().sqrt())
+    return (torch.logspace(math.log10(low), math.log10(high), n, dtype=torch.float64) * scale).tolist()
+
+
+@given(st.integers(0, 10_000), st.sampled_from([0.01, 1.0, 50.0]), st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_best_sigma_is_the_best_of_a_fine_grid(seed, scale, weighted):
+    g = torch.Generator().manual_seed(seed)
+    labels = torch.arange(60) % 4
+    x = (torch.randn(60, 3, generator=g) + labels[:, None] * 0.7) * scale
+    squared, neighbours = Exact(x).all_neighbours(15)
+    same = labels[neighbours] == labels[:, None]
+    theta = torch.randn(60, 15, generator=g) if weighted else None
+    chosen = best_sigma(squared, same, theta)
+    reach = max(float(squared.max().sqrt()), 3 * float(squared[:, 0].sqrt().median()))
+    best = min(mean_loss(squared, same, s, theta) for s in fine_grid(squared, n=400) if s <= reach)
+    assert mean_loss(squared, same, chosen, theta) <= best * (1 + 1e-3) + 1e-6
+
+
+def test_position_of_the_minimum():
+    """Not only its value: two kernels whose best width has a formula.
+
+    Half the rows have their class nearest, half have the other class nearest, by the same margin in d²; with a margin
+    of a in favour and of b against, d loss / d(1/2σ²) = 0 where a s(-a u) = b s(b u), u = 1/2σ², s the logistic
+    function.
+    """
+    a, b = 4.0, 1.0
+    squared = torch.tensor([[1.0, 1.0 + a], [1.0, 1.0 + b]])
+    same = torch.tensor([[True, False], [False, True]])
+    low, high = 0.0, 100.0
+    for _ in range(200):
+        u = (low + high) / 2
+        slope = -a / (1 + math.exp(a * u)) + b / (1 + math.exp(-b * u))
+        low, high = (u, high) if slope < 0 else (low, u)
+    assert best_sigma(squared, same) == pytest.approx(math.sqrt(1 / (2 * low)), rel=2e-3)
+
+
+@pytest.mark.parametrize("factor", [1e-4, 1e4])
+def test_a_minimum_far_outside_the_first_grid(factor):
+    """The grid follows the minimum: an outlying scale of nearest distances does not hide it."""
+    a, b = 4.0 * factor**2, 1.0 * factor**2
+    squared = torch.tensor([[1.0, 1.0 + a], [1.0, 1.0 + b]], dtype=torch.float64)
+    same = torch.tensor([[True, False], [False, True]])
+    chosen = best_sigma(squared, same)
+    reachable = [math.exp(math.log(chosen) + t) for t in (-0.3, -0.1, 0.1, 0.3)]
+    assert all(mean_loss(squared, same, chosen) <= mean_loss(squared, same, s) + 1e-9 for s in reachable)
+
+
+def test_where_many_widths_serve_the_widest_is_taken():
+    """Classes far apart: every narrow width has loss 0. The widest of them keeps density and shares meaningful."""
+    squared = torch.tensor([[1.0, 1.2, 900.0]] * 4)
+    same = torch.tensor([[True, True, False]] * 4)
+    chosen = best_sigma(squared, same)
+    assert mean_loss(squared, same, chosen) < 1e-6
+    assert mean_loss(squared, same, 1.5 * chosen) > 1e-9  # not much wider without a loss that float32 sees
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_where_neighbours_tell_nothing_the_width_stays_within_their_reach(seed):
+    """Labels at random: the loss falls for ever as σ grows, and a kernel without a slope teaches nothing."""
+    g = torch.Generator().manual_seed(seed)
+    x, labels = torch.randn(200, 4, generator=g), torch.randint(4, (200,), generator=g)
+    squared, neighbours = Exact(x).all_neighbours(20)
+    chosen = best_sigma(squared, labels[neighbours] == labels[:, None])
+    assert chosen <= 1.001 * max(float(squared.max().sqrt()), 3 * float(squared[:, 0].sqrt().median()))
+
+
+def test_duplicates_only():
+    same = torch.tensor([[True, False]])
+    assert 0 < best_sigma(torch.zeros(1, 2), same) < math.inf
+
+
+def test_missing_neighbours_do_not_matter():
+    squared, same = torch.tensor([[1.0, 2.0, 3.0], [2.0, 1.0, 5.0]]), torch.tensor([[True, False, True]] * 2)
+    padded = torch.cat([squared, torch.full((2, 2), math.inf)], 1)
+    marks = torch.cat([same, torch.zeros(2, 2, dtype=torch.bool)], 1)
+    assert best_sigma(padded, marks) == pytest.approx(best_sigma(squared, same), rel=1e-6)
+
+
+def test_rows_without_a_same_class_neighbour_do_not_count():
+    squared, same = torch.tensor([[1.0, 2.0], [2.0, 1.0]]), torch.tensor([[True, False], [True, False]])
+    more = torch.cat([squared, torch.tensor([[0.1, 0.2]])]), torch.cat([same, torch.tensor([[False, False]])])
+    assert best_sigma(*more) == best_sigma(squared, same)
+    with pytest.raises(InputError, match="Raise n_neighbours or give a fixed sigma"):
+        best_sigma(squared, torch.zeros(2, 2, dtype=torch.bool))
+
+
+def overlapping(m=80, seed=1, apart=0.6):
+    g = torch.Generator().manual_seed(seed)
+    labels = torch.arange(m) % 4
+    return torch.randn(m, 3, generator=g) + labels[:, None] * apart, labels
+
+
+@pytest.mark.parametrize("neighbours", [79, None])
+def test_leave_one_out_minimises_the_loss_of_the_bank(neighbours):
+    """Over all pairs but the diagonal, by brute force."""
+    x, labels = overlapping()
+    bank = CentreBank(labels, 3, neighbours)
+    bank.renew(x)
+    with torch.no_grad():
+        bank.theta.copy_(torch.randn(80) * 0.5)
+    squared = (x.double()[:, None] - x.double()).square().sum(2)
+    squared.fill_diagonal_(math.inf)
+    same = (labels[:, None] == labels) & ~torch.eye(80, dtype=torch.bool)
+    theta = bank.theta.detach().expand(80, -1)
+    grid = torch.logspace(-2, 1, 2000, dtype=torch.float64).tolist()
+    best = min(grid, key=lambda s: mean_loss(squared, same, s, theta))
+    assert leave_one_out_sigma(bank) == pytest.approx(best, rel=5e-3)
+
+
+def test_leave_one_out_over_some_of_a_large_bank():
+    x, labels = overlapping(400, apart=1.2)
+    bank = CentreBank(labels, 3, 20)
+    bank.renew(x)
+    assert leave_one_out_sigma(bank, limit=200) == pytest.approx(leave_one_out_sigma(bank), rel=0.2)
+
+
+def test_neighbour_sigma_of_validation_examples():
+    x, labels = overlapping()
+    bank = CentreBank(labels, 3, 10)
+    bank.renew(x)
+    y, y_labels = overlapping(40, seed=2)
+    squared, neighbours = Exact(x).search(y, 10)
+    expected = best_sigma(squared, labels[neighbours] == y_labels[:, None])
+    assert neighbour_sigma(bank, y, y_labels, neighbours) == pytest.approx(expected, rel=1e-3)

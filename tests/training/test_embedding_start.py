@@ -1,0 +1,141 @@
+"""Frozen networks on cached features, the start of the embedding layer, and embeddings trained wide and kept narrow."""
+
+import numpy as np
+import pytest
+import torch
+
+from nngk.data import evaluation, split
+from nngk.errors import InputError
+from nngk.model.model import Model
+from nngk.training import loop
+from nngk.training.loop import train
+from nngk.training.run import Run
+from runs import make_run, settings
+
+
+@pytest.mark.parametrize("pool", ["avg", "gem"])
+def test_cached_features_equal_the_frozen_network(pool, data, tmp_path):
+    run = make_run(data, tmp_path / "run", freeze=True, pool=pool, dropout=0.3)
+    before = {k: v.clone() for k, v in run.network.backbone.state_dict().items()}
+    spec = run.network.input
+    paths = [str(p) for p in run.split.train.paths]
+
+    def slow():
+        from nngk.data import squares
+
+        network = run.network.eval()
+        with torch.no_grad():
+            out = network(evaluation(spec.size, spec.mean, spec.std)(squares(paths, spec.resize)))
+        network.train()
+        return out
+
+    torch.testing.assert_close(run.embed(run.parts.train), slow(), rtol=1e-5, atol=1e-6)
+    loop.train_epoch(run, lambda: False, 0.0)
+    torch.testing.assert_close(run.embed(run.parts.train), slow(), rtol=1e-5, atol=1e-6)
+    after = run.network.backbone.state_dict()
+    assert all(torch.equal(before[k], after[k]) for k in before)
+
+
+def test_frozen_model_answers_from_images_as_it_was_trained_on_features(data, tmp_path):
+    model = train(data, settings(freeze=True), out=tmp_path / "m")
+    assert model.info["frozen"]
+    torch.testing.assert_close(model.embed(model.sources), model.centres, rtol=1e-4, atol=1e-5)
+
+
+def test_features_of_an_earlier_attempt_are_not_mistaken_for_ones_own(data, tmp_path):
+    """Same folder, no checkpoint yet, then other pooling, other weights, other images."""
+    attempts = {"first": {}, "pool": {"pool": "max"}, "seed": {"seed": 1}, "crop": {"crop_size": 12}}
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    for name, changes in attempts.items():
+        s = settings(freeze=True, **changes)
+        parts = split(data, s.task, s.val_fraction, s.test_fraction, 0)
+        shared, alone = Run(parts, s, folder), Run(parts, s, _made(tmp_path / name))
+        assert torch.equal(shared.parts.train.source.rows, alone.parts.train.source.rows), name
+    files = sorted(folder.glob("features-*.safetensors"))
+    assert len(files) == 12  # three parts of each attempt
+    before = [file.stat().st_mtime_ns for file in files]
+    Run(parts, s, folder)
+    assert [file.stat().st_mtime_ns for file in files] == before  # and are used where they are one's own
+    for file in files:
+        file.write_bytes(b"cut short")
+    assert torch.equal(Run(parts, s, folder).parts.train.source.rows, alone.parts.train.source.rows)
+
+
+def test_runs_with_a_shared_cache_compute_features_once(data, tmp_path, monkeypatch):
+    s = settings(freeze=True, cache=str(tmp_path / "cache"))
+    train(data, s, out=tmp_path / "first")
+    monkeypatch.setattr("nngk.training.feed.embed", None)  # nothing is left to compute
+    parts = split(data, s.task, s.val_fraction, s.test_fraction, s.seed)
+    assert len(Run(parts, s, _made(tmp_path / "second")).parts.train.source.rows) == len(parts.train)
+
+
+def _made(folder):
+    folder.mkdir()
+    return folder
+
+
+def test_nothing_to_train_is_said(data, tmp_path):
+    with pytest.raises(InputError, match="nothing to train"):
+        train(data, settings(freeze=True, dim=0, learn_weights=False), out=tmp_path / "m")
+
+
+def test_no_embedding_layer(data, tmp_path):
+    model = train(data, settings(dim=0, epochs=1), out=tmp_path / "m")
+    assert model.network.dim == model.centres.shape[1] == 128
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+def test_a_run_begins_with_the_discriminant_of_its_features(data, tmp_path, freeze):
+    run = make_run(data, tmp_path / "run", embedding_start="discriminant", freeze=freeze, layer_norm=True)
+    before = run.network.head.linear.weight.detach().clone()
+    run.begin()
+    assert not torch.equal(run.network.head.linear.weight, before)
+    raw = run.network.head.linear(parts_features(run))
+    torch.testing.assert_close(raw.mean(0), torch.zeros(8), atol=1e-4, rtol=0)  # centred on the training images
+    other = make_run(data, tmp_path / "other", freeze=freeze, layer_norm=True)
+    untouched = other.network.head.linear.weight.detach().clone()
+    other.begin()
+    assert torch.equal(other.network.head.linear.weight, untouched)
+
+
+def test_a_run_may_begin_with_a_projection_that_keeps_distances(data, tmp_path):
+    run = make_run(data, tmp_path / "run", embedding_start="projection")
+    run.begin()
+    linear = run.network.head.linear
+    torch.testing.assert_close(
+        linear.weight @ linear.weight.T, torch.eye(8) * linear.in_features / 8, atol=1e-5, rtol=1e-5
+    )
+
+
+def parts_features(run):
+    """What the embedding layer reads of the training images."""
+    images = run.parts.plain(run.parts.train.source.batch(torch.arange(len(run.parts.train))), None)
+    head = run.network.eval().head
+    with torch.no_grad():
+        pooled = images if run.frozen else head.pool(run.network.backbone(images))
+        return head.layer_norm(pooled)
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+def test_trained_wide_and_kept_narrow(data, tmp_path, freeze):
+    model = train(data, settings(dim=3, wide=10, freeze=freeze), out=tmp_path / "model")
+    again = Model.load(tmp_path / "model")
+    assert model.network.dim == again.network.dim == again.centres.shape[1] == 3
+    assert torch.equal(again.theta, model.theta) and model.theta.abs().sum() > 0  # what the centres learned is kept
+    image = np.zeros((16, 16, 3), dtype=np.uint8)
+    assert model.classify(image).label == again.classify(image).label
+
+
+def test_as_wide_as_it_is_kept_is_as_without(data, tmp_path):
+    same, plain = (train(data, settings(dim=8, wide=wide), out=tmp_path / str(wide)) for wide in (8, None))
+    assert torch.equal(same.centres, plain.centres)
+
+
+def test_what_cannot_be_reduced_is_refused(data, tmp_path):
+    with pytest.raises(InputError, match="at least as large"):
+        settings(dim=8, wide=4)
+    with pytest.raises(InputError, match="'wide' empty"):
+        settings(dim=8, whiten=0.5)
+    with pytest.raises(InputError, match="cannot be reduced"):
+        make_run(data, tmp_path / "run", loss="softmax", dim=3, wide=8)

@@ -1,0 +1,22 @@
+"""One epoch of each of the paper's networks through the ordinary loop, at a reduced size, with random weights."""
+
+import pytest
+
+from nngk.training.loop import train
+from nngk.training.settings import Settings
+from shapes import write_shapes
+
+NETWORKS = ["googlenet-bvlc", "googlenet", "alexnet", "vgg16", "resnet50", "resnet50-v1"]
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.filterwarnings("ignore:.*gives a vector, not a map")
+def test_an_epoch(network, tmp_path):
+    folder = write_shapes(tmp_path / "shapes", count=6)
+    settings = Settings(
+        network=network, weights="random", dim=16, crop_size=64, batch_size=4, epochs=1, optimiser="sgd", pool="avg"
+    )
+    model = train(folder, settings, out=tmp_path / "model")
+    assert model.network.config["name"] == network and model.centres.shape[1] == 16
+    assert model.centres.isfinite().all()
+    assert 0 <= model.info["test"]["accuracy"] <= 1
