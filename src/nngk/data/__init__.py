@@ -6,8 +6,8 @@ from nngk.data.datasets.download import download
 from nngk.data.decode import load_image, square, squares
 from nngk.data.images import ImageDataset, Images
 from nngk.data.loading import batches
-from nngk.data.packs.write import pack, read_pack
-from nngk.data.reading import read_images
+from nngk.data.packs.build import pack
+from nngk.data.reading import read_images, read_pack
 from nngk.data.sampling import class_balanced_batches, random_batches
 from nngk.data.splits import Split, class_disjoint, split, stratified
 from nngk.data.table import ImageTable, require_pairs, require_training_images

@@ -16,10 +16,11 @@ from nngk.data.datasets.by_name import DATASETS, recognise
 from nngk.data.datasets.official import Dataset, resolve, shortfalls
 from nngk.data.decode import load_image
 from nngk.data.folder import read_folder
-from nngk.data.packs.format import open_pack, was_pack
-from nngk.data.packs.write import Progress, cpu_count, pack_table
-from nngk.data.table import listing
+from nngk.data.packs.layout import open_pack, pack_table, was_pack
+from nngk.data.table import quoted
+from nngk.device import cpu_count
 from nngk.errors import InputError
+from nngk.progress import Seen
 
 
 @dataclass
@@ -61,7 +62,7 @@ class FolderReport:
         return "\n".join([*lines, *(str(part) for part in self.parts)])
 
 
-def check_folder(folder: str | Path, *, decode: bool = False, progress: Progress | None = None) -> FolderReport:
+def check_folder(folder: str | Path, *, decode: bool = False, progress: Seen | None = None) -> FolderReport:
     """Find out what a folder is and whether it is whole; `decode` opens every image too.
 
     >>> import tempfile
@@ -91,7 +92,7 @@ def check_folder(folder: str | Path, *, decode: bool = False, progress: Progress
     return _check_plain(folder, decode, progress)
 
 
-def _check_dataset(dataset: Dataset, folder: Path, decode: bool, progress: Progress | None) -> FolderReport:
+def _check_dataset(dataset: Dataset, folder: Path, decode: bool, progress: Seen | None) -> FolderReport:
     report = FolderReport(str(folder), dataset.name, dataset.title)
     try:
         listed = dataset.read(folder)
@@ -113,7 +114,7 @@ def _check_dataset(dataset: Dataset, folder: Path, decode: bool, progress: Progr
     return report
 
 
-def _check_pack(folder: Path, decode: bool, progress: Progress | None) -> FolderReport:
+def _check_pack(folder: Path, decode: bool, progress: Seen | None) -> FolderReport:
     report = FolderReport(str(folder), "pack", "a pack of decoded images")
     try:
         table, opened = pack_table(folder), open_pack(folder)
@@ -134,12 +135,12 @@ def _check_pack(folder: Path, decode: bool, progress: Progress | None) -> Folder
                 progress(row + 1, len(table))
         if report.broken:
             report.problems.append(
-                f"{len(report.broken):,} images were damaged after packing: {listing(report.broken, 3)}."
+                f"{len(report.broken):,} images were damaged after packing: {quoted(report.broken, 3)}."
             )
     return report
 
 
-def _check_plain(folder: Path, decode: bool, progress: Progress | None) -> FolderReport:
+def _check_plain(folder: Path, decode: bool, progress: Seen | None) -> FolderReport:
     try:
         table = read_folder(folder)
     except InputError as error:
@@ -153,13 +154,13 @@ def _check_plain(folder: Path, decode: bool, progress: Progress | None) -> Folde
         report.problems.append(f"All images are of one class, '{table.class_names[0]}': at least two are needed.")
     single = [table.class_names[c] for c in np.flatnonzero(table.counts() == 1)]
     if single:
-        report.notes.append(f"{len(single)} classes have a single image, too few to train with: {listing(single)}.")
+        report.notes.append(f"{len(single)} classes have a single image, too few to train with: {quoted(single)}.")
     if decode:
         _open_all(table.paths, report, progress)
     return report
 
 
-def _open_all(paths: list[Path], report: FolderReport, progress: Progress | None) -> None:
+def _open_all(paths: list[Path], report: FolderReport, progress: Seen | None) -> None:
     report.decoded = True
     grey = 0
     for number, (path, outcome) in enumerate(_outcomes(paths), start=1):
@@ -170,7 +171,7 @@ def _open_all(paths: list[Path], report: FolderReport, progress: Progress | None
         if progress:
             progress(number, len(paths))
     if report.broken:
-        report.problems.append(f"{len(report.broken):,} images cannot be opened: {listing(report.broken, 3)}.")
+        report.problems.append(f"{len(report.broken):,} images cannot be opened: {quoted(report.broken, 3)}.")
     if grey:
         report.notes.append(f"{grey:,} images have no colour; they are read as RGB.")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nngk.data.table import ImageTable, listing
+from nngk.data.table import ImageTable, quoted
 from nngk.errors import InputError
 
 EXTENSIONS = frozenset(
@@ -74,11 +74,11 @@ def _has_parts(folder: Path, roles: dict[str, str | None]) -> bool:
     parts = {role for role in roles.values() if role}
     if others and len(parts) > 1:
         raise InputError(
-            f"{folder} has parts ({listing(named)}) beside other folders with images ({listing(others)}): move those "
+            f"{folder} has parts ({quoted(named)}) beside other folders with images ({quoted(others)}): move those "
             "away, or list the images in a CSV file with the columns path,label,split."
         )
     if len(parts) > 1 and "train" not in parts:
-        raise InputError(f"{folder} has {listing(named)}, but no folder 'train': add it, or rename the folders.")
+        raise InputError(f"{folder} has {quoted(named)}, but no folder 'train': add it, or rename the folders.")
     return not others and "train" in parts
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from nngk.data.datasets.by_name import DATASETS, read_named, recognise
 from nngk.data.datasets.official import read_official
 from nngk.data.folder import read_folder
-from nngk.data.packs.format import was_pack
-from nngk.data.packs.write import pack_table
+from nngk.data.images import Images
+from nngk.data.packs.layout import open_pack, pack_table, was_pack
 from nngk.data.rows import read_csv, read_frame
 from nngk.data.splits import require_task
 from nngk.data.table import ImageTable, require_classes
@@ -58,6 +58,12 @@ def read_images(
     if dataset is not None:
         return read_official(dataset, path, task=task, seed=seed, allow_missing=allow_missing, crop_boxes=crop_boxes)
     return _finish(_read_path(path, base, allow_missing), str(path), crop_boxes)
+
+
+def read_pack(folder: str | Path) -> tuple[Images, ImageTable]:
+    """Return the images of a pack, ready for `.batch()`, and their table."""
+    table = pack_table(Path(folder))
+    return Images(table, open_pack(Path(folder)).size), table
 
 
 def _read_path(path: Path, data_dir: Path | None, allow_missing: bool) -> ImageTable:

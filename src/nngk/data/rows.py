@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from nngk.data.folder import split_name
-from nngk.data.table import ImageTable, listing
+from nngk.data.table import ImageTable, quoted
 from nngk.errors import InputError
 
 _BOX = ("x_1", "y_1", "x_2", "y_2")
@@ -60,7 +60,7 @@ def _table(
     if absent:
         raise InputError(
             f"{source} has no column named {' and none named '.join(absent)}: expected the columns path, label and, if "
-            f"wanted, split; it has {listing(list(columns), 10) if columns else 'none'}."
+            f"wanted, split; it has {quoted(list(columns), 10) if columns else 'none'}."
         )
     for column in ("path", "label", *(["split"] if "split" in columns else [])):
         empty = [number for number, value in zip(numbers, columns[column]) if _is_empty(value)]
@@ -88,7 +88,7 @@ def _present(table: ImageTable, numbers: Sequence[int], source: str, allow_missi
     gone = np.flatnonzero(~there).tolist()
     raise InputError(
         f"{source} names {len(gone)} image(s) that do not exist, in row(s) {_numbers([numbers[i] for i in gone])}: "
-        f"{listing([table.paths[i] for i in gone], 3)}. Paths are relative to the file's folder; correct them, "
+        f"{quoted([table.paths[i] for i in gone], 3)}. Paths are relative to the file's folder; correct them, "
         "remove the rows, or go on without these images with allow_missing (--allow-missing)."
     )
 
@@ -119,7 +119,7 @@ def _splits(columns: Mapping[str, Sequence[Any]], numbers: Sequence[int], source
     wrong = [i for i, value in enumerate(known) if value is None]
     if wrong:
         raise InputError(
-            f"{source} has splits that are not known: {listing(sorted({str(columns['split'][i]) for i in wrong}))} in "
+            f"{source} has splits that are not known: {quoted(sorted({str(columns['split'][i]) for i in wrong}))} in "
             f"row(s) {_numbers([numbers[i] for i in wrong])}. A split is train, val (or validation) or test."
         )
     return [str(value) for value in known]

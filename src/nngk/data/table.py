@@ -122,7 +122,7 @@ def require_pairs(table: ImageTable, purpose: str) -> None:
         have, them = ("classes have", "them") if len(single) > 1 else ("class has", "it")
         raise InputError(
             f"For {purpose} every class needs at least two images, but {len(single)} {have} only one: "
-            f"{listing(single)}. Add images to {them}, remove {them}, or skip small classes."
+            f"{quoted(single)}. Add images to {them}, remove {them}, or skip small classes."
         )
 
 
@@ -137,12 +137,12 @@ def require_training_images(table: ImageTable) -> None:
     absent = [table.class_names[c] for c in np.flatnonzero(table.counts() == 0)]
     if absent:
         raise InputError(
-            f"{len(absent)} class(es) have no training image, only others: {listing(absent)}. "
+            f"{len(absent)} class(es) have no training image, only others: {quoted(absent)}. "
             "Add some, remove the class, or check how its name is spelt."
         )
 
 
-def listing(items: Sequence[object], limit: int = 5) -> str:
+def quoted(items: Sequence[object], limit: int = 5) -> str:
     """The first few items in quotes, and how many more there are: for messages."""
     shown = ", ".join(f"'{item}'" for item in items[:limit])
     return shown if len(items) <= limit else f"{shown} and {len(items) - limit} more"

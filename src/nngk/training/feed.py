@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nngk.data import Augmentation, Images, ImageTable, Split, evaluation
-from nngk.data.packs.write import keys
+from nngk.data.packs.keys import picture_keys
 from nngk.data.resident import Resident, kept
 from nngk.errors import InputError
 from nngk.files import read_tensors, write_tensors
@@ -139,7 +139,7 @@ def _origin(part: Part, weights: "hashlib._Hash") -> str:
     """What a part's features depend on, as a hash: weights, files, and how they are cropped."""
     digest = weights.copy()
     if isinstance(part.source, Images) and len(part):
-        digest.update("|".join([str(part.source.size), *keys(part.source.table)]).encode())
+        digest.update("|".join([str(part.source.size), *picture_keys(part.source.table)]).encode())
     return digest.hexdigest()[:16]
 
 

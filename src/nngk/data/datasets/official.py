@@ -11,12 +11,12 @@ import numpy as np
 
 from nngk.data.folder import is_image
 from nngk.data.splits import stratified
-from nngk.data.table import ImageTable, listing
+from nngk.data.table import ImageTable, quoted
 from nngk.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)
-class Listing:
+class ListedImages:
     """The images that a dataset's own files name, whether they are there or not."""
 
     names: list[str]  # relative to the dataset's folder
@@ -34,7 +34,7 @@ class Dataset:
     title: str
     folders: tuple[str, ...]  # the names it unpacks to
     is_here: Callable[[Path], bool]
-    read: Callable[[Path], Listing]
+    read: Callable[[Path], ListedImages]
     images: int
     classes: int
     official: Mapping[str, int] | None  # images in each official split
@@ -86,7 +86,7 @@ def read_official(
     return table.select(there)
 
 
-def task_splits(dataset: Dataset, listed: Listing, task: str, seed: int) -> list[str]:
+def task_splits(dataset: Dataset, listed: ListedImages, task: str, seed: int) -> list[str]:
     """'metric': the first half of the classes trains, the other tests. 'classify': official, with validation."""
     if task == "metric":
         half = len(listed.class_names) // 2
@@ -130,7 +130,7 @@ def _files(folder: Path) -> dict[str, str]:
     return {**stems, **{name: name for name in names}}
 
 
-def shortfalls(dataset: Dataset, listed: Listing, there: np.ndarray) -> list[str]:
+def shortfalls(dataset: Dataset, listed: ListedImages, there: np.ndarray) -> list[str]:
     """What a copy lacks of the published dataset, in words; nothing when it is complete."""
     faults = []
     if len(listed.names) != dataset.images or len(listed.class_names) != dataset.classes:
@@ -143,19 +143,19 @@ def shortfalls(dataset: Dataset, listed: Listing, there: np.ndarray) -> list[str
         classes = len({int(listed.labels[i]) for i in gone})
         faults.append(
             f"{len(gone):,} of {len(there):,} listed images are missing, from {classes} class(es)"
-            f"{_by_split(listed, gone)}: {listing([listed.names[i] for i in gone], 3)}"
+            f"{_by_split(listed, gone)}: {quoted([listed.names[i] for i in gone], 3)}"
         )
     return faults + (_odd_sizes(dataset, listed) if not faults else [])
 
 
-def _by_split(listed: Listing, rows: Sequence[int]) -> str:
+def _by_split(listed: ListedImages, rows: Sequence[int]) -> str:
     if listed.splits is None:
         return ""
     counts = {name: sum(listed.splits[i] == name for i in rows) for name in ("train", "val", "test")}
     return f" ({', '.join(f'{count:,} {name}' for name, count in counts.items() if count)})"
 
 
-def _odd_sizes(dataset: Dataset, listed: Listing) -> list[str]:
+def _odd_sizes(dataset: Dataset, listed: ListedImages) -> list[str]:
     """Lists of the right length that are divided differently from the published ones."""
     faults = []
     if dataset.official is not None and listed.splits is not None:
