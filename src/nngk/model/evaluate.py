@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from nngk.data import Images, ImageTable, evaluation, read_images
+from nngk.data import Images, ImageTable, centre_crop, read_images
 from nngk.data.table import quoted
 from nngk.errors import InputError
 from nngk.metrics import evaluate
@@ -43,7 +43,7 @@ def evaluate_model(
         x = embed(
             model.network,
             Images(table, spec.resize),
-            evaluation(spec.size, spec.mean, spec.std),
+            centre_crop(spec.size, spec.mean, spec.std),
             device=model.device,
             advance=advance,
         )

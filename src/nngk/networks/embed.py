@@ -1,24 +1,16 @@
 """Embeddings of many images, in evaluation mode."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from nngk.data import batches
-
-
-class ImageSource(Protocol):
-    """Anything that gives a batch by its indices: decoded images, or rows of cached features."""
-
-    def __len__(self) -> int: ...
-
-    def batch(self, indices: Any) -> Tensor: ...
+from nngk.data import BatchSource, batches
 
 
 class Rows:
-    """Cached features as an image source: what a frozen network said of each image, once and for all.
+    """Cached features as a source of batches: what a frozen network said of each image, once and for all.
 
     >>> Rows(torch.eye(3)).batch(torch.tensor([2]))
     tensor([[0., 0., 1.]])
@@ -61,7 +53,7 @@ def at_once(device: torch.device, side: int | None) -> int:
 
 def embed(
     network: nn.Module,
-    source: ImageSource,
+    source: BatchSource,
     transform: Callable[..., Tensor],
     *,
     batch_size: int | None = None,

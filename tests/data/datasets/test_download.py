@@ -203,10 +203,10 @@ def test_files_that_go_into_a_folder_together(server: Server, tmp_path: Path, mo
     server.files["/102flowers.tgz"] = archive(made / "jpg", "jpg")
     for name in ("imagelabels.mat", "setid.mat"):
         server.files[f"/{name}"] = (made / name).read_bytes()
-    sources = tuple(
+    files = tuple(
         PublishedFile(server.url + path, md5(body)) for path, body in server.files.items() if path != "/file.bin"
     )
-    monkeypatch.setitem(PUBLICATIONS, "flowers102", replace(PUBLICATIONS["flowers102"], files=sources))
+    monkeypatch.setitem(PUBLICATIONS, "flowers102", replace(PUBLICATIONS["flowers102"], files=files))
     small = {"images": 408, "official": {"train": 102, "val": 102, "test": 204}, "metric": (204, 204)}
     monkeypatch.setitem(DATASETS, "flowers102", replace(DATASETS["flowers102"], **small))
     assert download("flowers102", tmp_path / "data") == tmp_path / "data" / "flowers-102"
