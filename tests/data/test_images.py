@@ -229,7 +229,7 @@ def test_dataset_yields_image_label_index(pets: Path) -> None:
     images, labels, indices = next(iter(loader))
     assert images.shape == (5, 3, 8, 8) and images.dtype == torch.float32
     assert labels.tolist() == [0, 0, 0, 0, 1] and indices.tolist() == [0, 1, 2, 3, 4]
-    with pytest.raises(InputError, match="one label an image"):
+    with pytest.raises(InputError, match="one label per image"):
         ImageDataset(Images(table, 8), [0, 1])
 
 

@@ -1,4 +1,4 @@
-"""What a folder is, what of it is complete, what is broken."""
+"""Find out what a folder holds, whether it is complete, and which of its images are broken."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class FolderReport:
 
     @property
     def complete(self) -> bool:
-        """Nothing is missing and nothing is broken."""
+        """Whether nothing is missing and nothing is broken."""
         return self.kind != "unknown" and not self.problems and all(part.complete for part in self.parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as plain values, for JSON."""
+        """Return the report as plain values, for JSON."""
         parts = [part.to_dict() for part in self.parts]
         return {**asdict(self), "parts": parts, "complete": self.complete}
 
@@ -148,7 +148,7 @@ def _check_plain(folder: Path, decode: bool, progress: Seen | None) -> FolderRep
         report = FolderReport(str(folder), "unknown", "not a folder of images that is known here")
         report.problems.append(f"{error} Nor is it a pack, or one of {names} in its official layout.")
         return report
-    report = FolderReport(str(folder), "folder", "an image folder with a sub-folder a class", len(table))
+    report = FolderReport(str(folder), "folder", "an image folder with one sub-folder per class", len(table))
     report.classes, report.splits = len(table.class_names), dict(Counter(table.splits or ()))
     if report.classes < 2:
         report.problems.append(f"All images are of one class, '{table.class_names[0]}': at least two are needed.")
@@ -177,7 +177,7 @@ def _open_all(paths: list[Path], report: FolderReport, progress: Seen | None) ->
 
 
 def _outcomes(paths: list[Path]) -> Iterator[tuple[Path, bool | str]]:
-    """For each image, whether it is grey, or why it cannot be opened."""
+    """Yield each image's path with whether it is grey, or with why it cannot be opened."""
 
     def attempt(path: Path) -> bool | str:
         try:

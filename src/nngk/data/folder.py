@@ -1,4 +1,4 @@
-"""A folder with a sub-folder a class, or train/, val/ and test/ folders of those."""
+"""Read a folder with one sub-folder per class, or train/, val/ and test/ folders of those."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SPLIT_NAMES = {
 
 
 def split_name(text: str) -> str | None:
-    """'train', 'val' or 'test' for any usual spelling of them.
+    """Return 'train', 'val' or 'test' for any usual spelling of them, else None.
 
     >>> split_name("Validation")
     'val'
@@ -40,12 +40,12 @@ def split_name(text: str) -> str | None:
 
 
 def is_image(path: Path) -> bool:
-    """Whether a name looks like a picture's; hidden files never do."""
+    """Return whether a name looks like a picture's; hidden files never do."""
     return path.suffix.lower() in EXTENSIONS and not path.name.startswith(".")
 
 
 def read_folder(folder: Path) -> ImageTable:
-    """The table of an image folder, in sorted order."""
+    """Return the table of an image folder, in sorted order."""
     rows = list(_classes(folder))
     splits: list[str] | None = None
     roles = {name: split_name(name) for name, _ in rows}
@@ -68,7 +68,7 @@ def read_folder(folder: Path) -> ImageTable:
 
 
 def _has_parts(folder: Path, roles: dict[str, str | None]) -> bool:
-    """Whether the folders with pictures are train, val and test; one such name alone may be a class's."""
+    """Return whether the folders with pictures are train, val and test; one such name alone may be a class's."""
     named = sorted(name for name, role in roles.items() if role)
     others = sorted(name for name, role in roles.items() if not role)
     parts = {role for role in roles.values() if role}
@@ -87,7 +87,7 @@ def _subfolders(folder: Path) -> list[Path]:
 
 
 def _classes(folder: Path) -> Iterator[tuple[str, Path]]:
-    """(class name, path) of every picture at any depth below each class's folder."""
+    """Yield (class name, path) of every picture at any depth below each class's folder."""
     for sub in _subfolders(folder):
         files = []
         for place, inner, names in os.walk(sub):

@@ -119,7 +119,7 @@ class ImageDataset(Dataset[tuple[torch.Tensor, int, int]]):
         transform: Callable[[torch.Tensor], torch.Tensor] | None = None,
     ) -> None:
         if len(images) != len(labels):
-            raise InputError(f"There are {len(images)} images but {len(labels)} labels: give one label an image.")
+            raise InputError(f"There are {len(images)} images but {len(labels)} labels: give one label per image.")
         self.images = images
         self.labels = np.asarray(labels, dtype=np.int64)
         self.transform = transform

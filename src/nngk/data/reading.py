@@ -26,10 +26,10 @@ def read_images(
     allow_missing: bool = False,
     crop_boxes: bool | None = None,
 ) -> ImageTable:
-    """The table of a folder, a CSV file, a data frame, a pack, or a dataset by name.
+    """Return the table of a folder, a CSV file, a data frame, a pack, or a dataset by name.
 
-    A folder has a sub-folder a class, or train/, val/ and test/ folders of those. `task` and `seed` choose the splits
-    of a named dataset; `crop_boxes` crops to the boxes or not, None meaning as the paper does.
+    A folder has one sub-folder per class, or train/, val/ and test/ folders of those. `task` and `seed` choose the
+    splits of a named dataset; `crop_boxes` says whether images are cropped to their boxes; None does as the paper does.
 
     >>> import tempfile
     >>> from PIL import Image

@@ -1,4 +1,4 @@
-"""Tables of paths and labels: a CSV file or a data frame."""
+"""Read tables of paths and labels: a CSV file or a data frame."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BOX = ("x_1", "y_1", "x_2", "y_2")
 
 
 def read_csv(file: Path, *, data_dir: Path | None = None, allow_missing: bool = False) -> ImageTable:
-    """The table of a file with the columns path, label and, if wanted, split; paths are relative to the file."""
+    """Return the table of a file with the columns path, label and, if wanted, split; paths are relative to the file."""
     delimiter = "\t" if file.suffix.lower() == ".tsv" else ","
     try:
         with file.open(newline="", encoding="utf-8-sig") as stream:
@@ -41,7 +41,7 @@ def read_csv(file: Path, *, data_dir: Path | None = None, allow_missing: bool = 
 
 
 def read_frame(frame: Any, *, data_dir: Path | None = None, allow_missing: bool = False) -> ImageTable:
-    """The table of a data frame with the columns path, label and, if wanted, split and x_1, x_2, y_1, y_2."""
+    """Return the table of a data frame with the columns path, label and, if wanted, split and x_1, x_2, y_1, y_2."""
     _require_once([str(name) for name in frame.columns], "The data frame")
     columns = {str(name): list(frame[name]) for name in frame.columns}
     rows = list(range(len(frame)))
@@ -73,7 +73,7 @@ def _table(
 
 
 def _require_once(header: Sequence[str], source: str) -> None:
-    """Which of two columns of one name was meant, nobody can say; columns that are not read may be called anything."""
+    """Raise InputError if a column that is read is there twice; other columns may be called anything."""
     twice = [name for name in ("path", "label", "split", *_BOX) if header.count(name) > 1]
     if twice:
         raise InputError(f"{source} has {header.count(twice[0])} columns named {twice[0]}: keep one of them.")
@@ -94,7 +94,7 @@ def _present(table: ImageTable, numbers: Sequence[int], source: str, allow_missi
 
 
 def _classes(values: Sequence[Any]) -> tuple[list[str], np.ndarray]:
-    """Class names in order (numbers by value) and each row's label."""
+    """Return the class names in order (numbers by value) and each row's label."""
     texts = [_text(value) for value in values]
     names = sorted(set(texts), key=lambda text: (0, int(text), text) if _is_whole(text) else (1, 0, text))
     number = {name: label for label, name in enumerate(names)}
@@ -154,7 +154,7 @@ def _boxes(columns: Mapping[str, Sequence[Any]], numbers: Sequence[int], source:
 
 
 def _finite(value: Any) -> float:
-    """A number that is one; a ValueError for what is none, and for infinity."""
+    """Return a value as a number; raise ValueError if it is none, or infinite."""
     number = float(value)
     if not abs(number) < 1e9:
         raise ValueError(number)

@@ -31,12 +31,12 @@ class Rows:
 
 
 def untransformed(batch: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """The transform of cached features: none."""
+    """Return cached features as they are: they need no transform."""
     return batch
 
 
 def at_once(device: torch.device, side: int | None) -> int:
-    """How many images of a side, or cached features (None), are embedded fastest together.
+    """Return how many images of a side, or cached features (None), are embedded fastest together.
 
     A GPU wants many. On a CPU large maps are given back to the system after every layer and fetched again: few images
     at a time are faster.
@@ -61,7 +61,7 @@ def embed(
     amp: bool = False,
     advance: Callable[[int], object] | None = None,
 ) -> Tensor:
-    """Embeddings (n, dim) in float32, in evaluation mode: no dropout. The network's own mode is put back."""
+    """Return embeddings (n, dim) in float32, in evaluation mode: no dropout. The network's own mode is put back."""
     many = batch_size or at_once(torch.device(device), getattr(transform, "size", None))
     training = network.training
     network.eval()

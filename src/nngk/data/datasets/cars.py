@@ -18,7 +18,7 @@ def _is_here(folder: Path) -> bool:
 
 
 def _find(root: Path, file: str) -> Path | None:
-    """Copies differ in whether the lists lie in devkit/ or beside the pictures."""
+    """Return the path of a list, which lies in devkit/ in some copies and beside the pictures in others."""
     return next((place / file for place in (root / "devkit", root) if (place / file).is_file()), None)
 
 

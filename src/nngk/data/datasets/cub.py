@@ -42,7 +42,7 @@ def _read(root: Path) -> ListedImages:
 
 
 def _pairs(file: Path) -> dict[str, str]:
-    """Lines of an id and what belongs to it."""
+    """Return the lines of a file, each an id and its value, as a dictionary."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:

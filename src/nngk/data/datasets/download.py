@@ -84,10 +84,10 @@ def download(
     progress: Callable[[str, int, int], None] | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Path:
-    """Fetch, unpack and check a dataset; returns its folder.
+    """Fetch, unpack and check a dataset; return its folder.
 
     `progress` gets a file's name, the bytes done and the bytes in all; `say` gets the licence and what happens.
-    Interrupted, it goes on from where it was. A dataset that is complete already is left alone.
+    An interrupted download goes on from where it was. A dataset that is complete already is left alone.
 
     >>> download("mnist", "data")
     Traceback (most recent call last):

@@ -30,7 +30,7 @@ def _read(root: Path) -> ListedImages:
 
 
 def _listed(file: Path) -> list[str]:
-    """The field pictures of the list that comes with the dataset: it tells what a copy lacks."""
+    """Return the field pictures that the dataset's own list names: it tells what a copy lacks."""
     with file.open(newline="", encoding="utf-8") as stream:
         rows = csv.DictReader(stream, delimiter="\t")
         if not {"image_path", "source"} <= set(rows.fieldnames or ()):
