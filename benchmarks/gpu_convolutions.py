@@ -1,35 +1,44 @@
 """Networks whose convolutions take bias, shortcut and ReLU along: right against float64, then beside PyTorch's way."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from gpu_tools import ARGS, DEVICE, error, milliseconds, poison, record
 from torch import Tensor, nn
 
+from nngk.accel import capturing
 from nngk.networks import create_network
 from nngk.networks.backbones import googlenet
 from nngk.networks.fused import convolution as fused
 from nngk.training.graphs import Graphed
 
-NETWORKS = {"googlenet-bvlc": (20, 96), "resnet50-v1": (20, 128)}
+NETWORKS = {"googlenet-bvlc": (20, 96), "resnet50-v1": (20, 128)}  # batches of training steps
+EMBEDDED = (1, 20, 128, 512)  # images embedded together, launched one kernel after the other
 
 
 def section_convolutions() -> None:
-    """Errors of embeddings and gradients, and times of an embedding and of a training step's passes, as CUDA graphs."""
+    """Errors of embeddings and gradients; times of a step's passes as CUDA graphs, and of embeddings without graphs."""
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     size = 32 if ARGS.quick else 224
     for name, batches in NETWORKS.items():
-        pictures = torch.randn(max(batches), 3, size, size, device=DEVICE)
+        pictures = torch.randn(max(*batches, *EMBEDDED), 3, size, size, device=DEVICE)
         pictures = pictures.mul_(50 if name.startswith("googlenet") else 1)[: 2 if ARGS.quick else None]
         check(name, pictures[:4])
         for batch in batches[: 1 if ARGS.quick else None]:
-            theirs, ours = (passes_ms(name, pictures[:batch], on) for on in (False, True))
-            for what, before, now in zip(("embedding", "a step's passes"), theirs, ours):
-                record("convolutions", f"{name}, batch {batch}, {what}, PyTorch's", before, "ms")
-                record(
-                    "convolutions", f"{name}, batch {batch}, {what}, fused", now, "ms", f"{before / now:.2f}x faster"
-                )
+            before, now = (step_ms(name, pictures[:batch], on) for on in (False, True))
+            what = f"{name}, batch {batch}, a step's passes"
+            record("convolutions", f"{what}, PyTorch's", before, "ms")
+            record("convolutions", f"{what}, fused", now, "ms", f"{before / now:.2f}x faster")
+        for batch in EMBEDDED[: 1 if ARGS.quick else None]:
+            for how, context in (("PyTorch's", way(False)), ("as it comes", nullcontext()), ("fused", capturing())):
+                with context:
+                    record(
+                        "convolutions",
+                        f"{name}, batch {batch}, embedding, {how}",
+                        embed_ms(name, pictures[:batch]),
+                        "ms",
+                    )
 
 
 def trainable(name: str) -> nn.Module:
@@ -47,7 +56,7 @@ def check(name: str, pictures: Tensor) -> None:
     for how in ("fused", "PyTorch's"):
         for dtype in (torch.float32, torch.bfloat16):
             poison()
-            with way(how == "fused"), torch.autocast(DEVICE, dtype, enabled=dtype != torch.float32):
+            with way(how == "fused"), capturing(), torch.autocast(DEVICE, dtype, enabled=dtype != torch.float32):
                 y = network(pictures)
             found[how, dtype] = (y, flat(torch.autograd.grad(y, parameters, outer.to(y.dtype))))
     y = network.double()(pictures.double())
@@ -61,11 +70,18 @@ def flat(tensors: tuple[Tensor, ...]) -> Tensor:
     return torch.cat([t.flatten() for t in tensors])
 
 
-def passes_ms(name: str, pictures: Tensor, on: bool) -> tuple[float, float]:
-    """An embedding without gradients, and a step's two passes as they are captured for training."""
+def embed_ms(name: str, pictures: Tensor) -> float:
+    """An embedding without gradients, launched kernel by kernel."""
+    network = trainable(name).eval()
+    with torch.no_grad(), torch.autocast(DEVICE, torch.bfloat16):
+        return milliseconds(lambda: network(pictures), 10)
+
+
+def step_ms(name: str, pictures: Tensor, on: bool) -> float:
+    """A step's two passes as they are captured for training."""
     network = trainable(name)
     if DEVICE == "cpu":
-        return (milliseconds(lambda: network(pictures)),) * 2
+        return milliseconds(lambda: network(pictures))
     graphed = Graphed(network, torch.device(DEVICE))
 
     def step() -> None:
@@ -74,9 +90,7 @@ def passes_ms(name: str, pictures: Tensor, on: bool) -> tuple[float, float]:
         embeddings.sum().backward()
 
     with way(on):
-        both = milliseconds(step, 10)
-        with torch.no_grad(), torch.autocast(DEVICE, torch.bfloat16):
-            return milliseconds(lambda: network(pictures), 10), both
+        return milliseconds(step, 10)
 
 
 @contextmanager

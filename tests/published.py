@@ -51,7 +51,7 @@ CAR_NAMES = np.array([[f"Make Model {i:03d} 2012" for i in range(196)]], dtype=o
 
 
 def car_labels(small: bool = False) -> tuple[list[int], list[int]]:
-    """Labels of the training and the test part with the published sizes (or four images a class and part)."""
+    """Labels of the training and the test part with the published sizes (or four images per class and part)."""
     if small:
         return spread(4 * 196, 0, 196), spread(4 * 196, 0, 196)
     return spread(4_054, 0, 98) + spread(4_090, 98, 196), spread(4_000, 0, 98) + spread(4_041, 98, 196)

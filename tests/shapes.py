@@ -43,7 +43,7 @@ def picture(kind, rng, size=16):
 
 
 def write_shapes(folder, kinds=("disc", "frame", "cross"), count=12, size=16, seed=0):
-    """A folder with a sub-folder a shape."""
+    """A folder with one sub-folder per shape."""
     rng = np.random.default_rng(seed)
     for kind in kinds:
         (folder / kind).mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ def command(*arguments):
 
 
 def environment():
-    """One thread a process, and this checkout's package."""
+    """One thread per process, and this checkout's package."""
     return {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
 
 

@@ -8,6 +8,8 @@ import contextlib
 import functools
 import importlib.util
 import os
+import threading
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +17,7 @@ from torch import Tensor
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _NOTHING: Any = contextlib.nullcontext()
+_thread = threading.local()
 
 
 @functools.cache
@@ -36,6 +39,29 @@ def usable(*tensors: Tensor) -> bool:
     False
     """
     return installed() and all((t.is_cuda or interpreted()) and t.dtype in DTYPES for t in tensors)
+
+
+@contextlib.contextmanager
+def capturing() -> Iterator[None]:
+    """Mark what this thread does inside as the capture of a CUDA graph, or as the warm-up before it.
+
+    Some kernels are faster than PyTorch's only when they are replayed, since launching them takes the host longer.
+
+    >>> with capturing():
+    ...     is_capturing()
+    True
+    """
+    before = is_capturing()
+    _thread.capturing = True
+    try:
+        yield
+    finally:
+        _thread.capturing = before
+
+
+def is_capturing() -> bool:
+    """Return whether this thread is inside `capturing()`."""
+    return getattr(_thread, "capturing", False)
 
 
 def device_of(x: Tensor) -> Any:

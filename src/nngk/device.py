@@ -1,5 +1,7 @@
 """Which device to work on."""
 
+import os
+
 import torch
 
 from nngk.errors import InputError
@@ -22,3 +24,8 @@ def pick_device(name: str | torch.device) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InputError("The device 'cuda' was asked for, but PyTorch sees no CUDA GPU; use --device cpu.")
     return device
+
+
+def cpu_count() -> int:
+    """Return the number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,3 @@
-import importlib
 import json
 import os
 import pickle
@@ -82,7 +81,8 @@ def test_cache_drops_packs_whose_pictures_all_changed(pets: Path, tmp_path: Path
 
 def test_an_interrupted_build_goes_on(pets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
-    module = importlib.import_module("nngk.data.packs.write")  # in nngk.data the name is the function's
+    from nngk.data.packs import build as module
+
     monkeypatch.setattr(module, "_CHUNK", 4)
     monkeypatch.setattr(module, "_SAVE_SECONDS", 0.0)
     decoded: list[Path] = []
@@ -229,7 +229,7 @@ def test_dataset_yields_image_label_index(pets: Path) -> None:
     images, labels, indices = next(iter(loader))
     assert images.shape == (5, 3, 8, 8) and images.dtype == torch.float32
     assert labels.tolist() == [0, 0, 0, 0, 1] and indices.tolist() == [0, 1, 2, 3, 4]
-    with pytest.raises(InputError, match="one label an image"):
+    with pytest.raises(InputError, match="one label per image"):
         ImageDataset(Images(table, 8), [0, 1])
 
 

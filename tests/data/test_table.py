@@ -58,10 +58,10 @@ def test_a_class_of_one_is_named_with_what_to_do() -> None:
     [
         ("labels", np.array([0, 0, 2, 2, 2, 4]), "4 class names"),
         ("labels", np.array([0, -1, 2, 2, 2, 3]), "from -1"),
-        ("labels", np.array([0, 1]), "one label a path"),
-        ("splits", ["train"], "one split a path"),
+        ("labels", np.array([0, 1]), "one label per path"),
+        ("splits", ["train"], "one split per path"),
         ("splits", ["train"] * 5 + ["exam"], "'exam'"),
-        ("boxes", np.zeros((2, 4)), "one box a path"),
+        ("boxes", np.zeros((2, 4)), "one box per path"),
     ],
 )
 def test_columns_that_do_not_fit_are_refused(field: str, value: object, says: str) -> None:

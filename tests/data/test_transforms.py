@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nngk.data import Augmentation, evaluation
+from nngk.data import Augmentation, centre_crop
 from nngk.errors import InputError
 
 BATCH = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (5, 3, 20, 20), dtype=np.uint8))
@@ -53,11 +53,11 @@ def test_samples_equal_plain_loops(crop: str, size: int) -> None:
 
 
 def test_centre_crop_copies_the_middle() -> None:
-    got = evaluation(12, **RAW)(BATCH)
+    got = centre_crop(12, **RAW)(BATCH)
     assert got.dtype == torch.float32
     torch.testing.assert_close(got, BATCH[:, :, 4:16, 4:16] / 255, atol=1e-4, rtol=0)
-    torch.testing.assert_close(evaluation(20, **RAW)(BATCH), BATCH / 255, atol=1e-4, rtol=0)
-    torch.testing.assert_close(evaluation(7, **RAW)(BATCH), BATCH[:, :, 6:13, 6:13] / 255, atol=1e-4, rtol=0)
+    torch.testing.assert_close(centre_crop(20, **RAW)(BATCH), BATCH / 255, atol=1e-4, rtol=0)
+    torch.testing.assert_close(centre_crop(7, **RAW)(BATCH), BATCH[:, :, 6:13, 6:13] / 255, atol=1e-4, rtol=0)
 
 
 def test_random_crop_copies_windows_of_its_own_for_each_image() -> None:
@@ -118,14 +118,14 @@ def test_same_generator_same_result_and_one_image_alone() -> None:
     augmentation = Augmentation(size=9)
     assert torch.equal(augmentation(BATCH, seeded(3)), augmentation(BATCH, seeded(3)))
     assert not torch.equal(augmentation(BATCH, seeded(3)), augmentation(BATCH, seeded(4)))
-    assert torch.equal(evaluation(9)(BATCH[1]), evaluation(9)(BATCH)[1])
+    assert torch.equal(centre_crop(9)(BATCH[1]), centre_crop(9)(BATCH)[1])
 
 
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(InputError, match="does not fit images of 20×20"):
-        evaluation(21)(BATCH)
+        centre_crop(21)(BATCH)
     with pytest.raises(InputError, match="Expected uint8"):
-        evaluation(8)(BATCH.float())
+        centre_crop(8)(BATCH.float())
     for wrong in ({"crop": "round"}, {"size": 0}, {"scale": (0.5, 0.2)}, {"ratio": (0.0, 1.0)}):
         with pytest.raises(InputError):
             Augmentation(**wrong)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from nngk.data import Augmentation, Images, evaluation, read_images
+from nngk.data import Augmentation, Images, centre_crop, read_images
 from nngk.networks import create_network
 from nngk.networks.embed import Rows, embed, untransformed
 from shapes import write_shapes
@@ -17,7 +17,7 @@ def table(tmp_path_factory):
 
 def test_equals_one_image_at_a_time(table):
     network = create_network("small", dim=8, weights="random", dropout=0.5, layer_norm=True)
-    plain = evaluation(16, network.input.mean, network.input.std)
+    plain = centre_crop(16, network.input.mean, network.input.std)
     images = Images(table, 18)
     seen = []
     x = embed(network, images, plain, batch_size=4, advance=seen.append)
@@ -32,7 +32,7 @@ def test_equals_one_image_at_a_time(table):
 
 
 def test_evaluation_transform_has_no_randomness(table):
-    plain = evaluation(16, (0.5,) * 3, (0.5,) * 3)
+    plain = centre_crop(16, (0.5,) * 3, (0.5,) * 3)
     batch = Images(table, 18).batch(range(15))
     torch.manual_seed(1)
     first = plain(batch)

@@ -5,23 +5,27 @@ from nngk.data.datasets.by_name import DATASETS
 from nngk.data.datasets.download import download
 from nngk.data.decode import load_image, square, squares
 from nngk.data.images import ImageDataset, Images
-from nngk.data.loading import batches
-from nngk.data.packs.write import pack, read_pack
-from nngk.data.reading import read_images
+from nngk.data.loading import BatchSource, batches
+from nngk.data.packs.build import pack
+from nngk.data.reading import read_images, read_pack
 from nngk.data.sampling import class_balanced_batches, random_batches
 from nngk.data.splits import Split, class_disjoint, split, stratified
 from nngk.data.table import ImageTable, require_pairs, require_training_images
-from nngk.data.transforms import Augmentation, evaluation
+from nngk.data.transforms import Augmentation, centre_crop
+
+evaluation = centre_crop  # the name that it had before
 
 __all__ = [
     "DATASETS",
     "Augmentation",
+    "BatchSource",
     "FolderReport",
     "ImageDataset",
     "ImageTable",
     "Images",
     "Split",
     "batches",
+    "centre_crop",
     "check_folder",
     "class_balanced_batches",
     "class_disjoint",

@@ -1,4 +1,4 @@
-"""What a folder is, what of it is complete, what is broken."""
+"""Find out what a folder holds, whether it is complete, and which of its images are broken."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from nngk.data.datasets.by_name import DATASETS, recognise
 from nngk.data.datasets.official import Dataset, resolve, shortfalls
 from nngk.data.decode import load_image
 from nngk.data.folder import read_folder
-from nngk.data.packs.format import open_pack, was_pack
-from nngk.data.packs.write import Progress, cpu_count, pack_table
-from nngk.data.table import listing
+from nngk.data.packs.layout import open_pack, pack_table, was_pack
+from nngk.data.table import quoted
+from nngk.device import cpu_count
 from nngk.errors import InputError
+from nngk.progress import Seen
 
 
 @dataclass
@@ -41,11 +42,11 @@ class FolderReport:
 
     @property
     def complete(self) -> bool:
-        """Nothing is missing and nothing is broken."""
+        """Whether nothing is missing and nothing is broken."""
         return self.kind != "unknown" and not self.problems and all(part.complete for part in self.parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as plain values, for JSON."""
+        """Return the report as plain values, for JSON."""
         parts = [part.to_dict() for part in self.parts]
         return {**asdict(self), "parts": parts, "complete": self.complete}
 
@@ -61,7 +62,7 @@ class FolderReport:
         return "\n".join([*lines, *(str(part) for part in self.parts)])
 
 
-def check_folder(folder: str | Path, *, decode: bool = False, progress: Progress | None = None) -> FolderReport:
+def check_folder(folder: str | Path, *, decode: bool = False, progress: Seen | None = None) -> FolderReport:
     """Find out what a folder is and whether it is whole; `decode` opens every image too.
 
     >>> import tempfile
@@ -91,7 +92,7 @@ def check_folder(folder: str | Path, *, decode: bool = False, progress: Progress
     return _check_plain(folder, decode, progress)
 
 
-def _check_dataset(dataset: Dataset, folder: Path, decode: bool, progress: Progress | None) -> FolderReport:
+def _check_dataset(dataset: Dataset, folder: Path, decode: bool, progress: Seen | None) -> FolderReport:
     report = FolderReport(str(folder), dataset.name, dataset.title)
     try:
         listed = dataset.read(folder)
@@ -113,7 +114,7 @@ def _check_dataset(dataset: Dataset, folder: Path, decode: bool, progress: Progr
     return report
 
 
-def _check_pack(folder: Path, decode: bool, progress: Progress | None) -> FolderReport:
+def _check_pack(folder: Path, decode: bool, progress: Seen | None) -> FolderReport:
     report = FolderReport(str(folder), "pack", "a pack of decoded images")
     try:
         table, opened = pack_table(folder), open_pack(folder)
@@ -134,12 +135,12 @@ def _check_pack(folder: Path, decode: bool, progress: Progress | None) -> Folder
                 progress(row + 1, len(table))
         if report.broken:
             report.problems.append(
-                f"{len(report.broken):,} images were damaged after packing: {listing(report.broken, 3)}."
+                f"{len(report.broken):,} images were damaged after packing: {quoted(report.broken, 3)}."
             )
     return report
 
 
-def _check_plain(folder: Path, decode: bool, progress: Progress | None) -> FolderReport:
+def _check_plain(folder: Path, decode: bool, progress: Seen | None) -> FolderReport:
     try:
         table = read_folder(folder)
     except InputError as error:
@@ -147,19 +148,19 @@ def _check_plain(folder: Path, decode: bool, progress: Progress | None) -> Folde
         report = FolderReport(str(folder), "unknown", "not a folder of images that is known here")
         report.problems.append(f"{error} Nor is it a pack, or one of {names} in its official layout.")
         return report
-    report = FolderReport(str(folder), "folder", "an image folder with a sub-folder a class", len(table))
+    report = FolderReport(str(folder), "folder", "an image folder with one sub-folder per class", len(table))
     report.classes, report.splits = len(table.class_names), dict(Counter(table.splits or ()))
     if report.classes < 2:
         report.problems.append(f"All images are of one class, '{table.class_names[0]}': at least two are needed.")
     single = [table.class_names[c] for c in np.flatnonzero(table.counts() == 1)]
     if single:
-        report.notes.append(f"{len(single)} classes have a single image, too few to train with: {listing(single)}.")
+        report.notes.append(f"{len(single)} classes have a single image, too few to train with: {quoted(single)}.")
     if decode:
         _open_all(table.paths, report, progress)
     return report
 
 
-def _open_all(paths: list[Path], report: FolderReport, progress: Progress | None) -> None:
+def _open_all(paths: list[Path], report: FolderReport, progress: Seen | None) -> None:
     report.decoded = True
     grey = 0
     for number, (path, outcome) in enumerate(_outcomes(paths), start=1):
@@ -170,13 +171,13 @@ def _open_all(paths: list[Path], report: FolderReport, progress: Progress | None
         if progress:
             progress(number, len(paths))
     if report.broken:
-        report.problems.append(f"{len(report.broken):,} images cannot be opened: {listing(report.broken, 3)}.")
+        report.problems.append(f"{len(report.broken):,} images cannot be opened: {quoted(report.broken, 3)}.")
     if grey:
         report.notes.append(f"{grey:,} images have no colour; they are read as RGB.")
 
 
 def _outcomes(paths: list[Path]) -> Iterator[tuple[Path, bool | str]]:
-    """For each image, whether it is grey, or why it cannot be opened."""
+    """Yield each image's path with whether it is grey, or with why it cannot be opened."""
 
     def attempt(path: Path) -> bool | str:
         try:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 
-from nngk.data.packs.format import packed_row
+from nngk.data.packs.layout import packed_row
 from nngk.errors import InputError
 
 # What Pillow raises for damaged files, depending on the format and on where the damage is.

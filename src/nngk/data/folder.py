@@ -1,4 +1,4 @@
-"""A folder with a sub-folder a class, or train/, val/ and test/ folders of those."""
+"""Read a folder with one sub-folder per class, or train/, val/ and test/ folders of those."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nngk.data.table import ImageTable, listing
+from nngk.data.table import ImageTable, quoted
 from nngk.errors import InputError
 
 EXTENSIONS = frozenset(
@@ -31,7 +31,7 @@ _SPLIT_NAMES = {
 
 
 def split_name(text: str) -> str | None:
-    """'train', 'val' or 'test' for any usual spelling of them.
+    """Return 'train', 'val' or 'test' for any usual spelling of them, else None.
 
     >>> split_name("Validation")
     'val'
@@ -40,12 +40,12 @@ def split_name(text: str) -> str | None:
 
 
 def is_image(path: Path) -> bool:
-    """Whether a name looks like a picture's; hidden files never do."""
+    """Return whether a name looks like a picture's; hidden files never do."""
     return path.suffix.lower() in EXTENSIONS and not path.name.startswith(".")
 
 
 def read_folder(folder: Path) -> ImageTable:
-    """The table of an image folder, in sorted order."""
+    """Return the table of an image folder, in sorted order."""
     rows = list(_classes(folder))
     splits: list[str] | None = None
     roles = {name: split_name(name) for name, _ in rows}
@@ -68,17 +68,17 @@ def read_folder(folder: Path) -> ImageTable:
 
 
 def _has_parts(folder: Path, roles: dict[str, str | None]) -> bool:
-    """Whether the folders with pictures are train, val and test; one such name alone may be a class's."""
+    """Return whether the folders with pictures are train, val and test; one such name alone may be a class's."""
     named = sorted(name for name, role in roles.items() if role)
     others = sorted(name for name, role in roles.items() if not role)
     parts = {role for role in roles.values() if role}
     if others and len(parts) > 1:
         raise InputError(
-            f"{folder} has parts ({listing(named)}) beside other folders with images ({listing(others)}): move those "
+            f"{folder} has parts ({quoted(named)}) beside other folders with images ({quoted(others)}): move those "
             "away, or list the images in a CSV file with the columns path,label,split."
         )
     if len(parts) > 1 and "train" not in parts:
-        raise InputError(f"{folder} has {listing(named)}, but no folder 'train': add it, or rename the folders.")
+        raise InputError(f"{folder} has {quoted(named)}, but no folder 'train': add it, or rename the folders.")
     return not others and "train" in parts
 
 
@@ -87,7 +87,7 @@ def _subfolders(folder: Path) -> list[Path]:
 
 
 def _classes(folder: Path) -> Iterator[tuple[str, Path]]:
-    """(class name, path) of every picture at any depth below each class's folder."""
+    """Yield (class name, path) of every picture at any depth below each class's folder."""
     for sub in _subfolders(folder):
         files = []
         for place, inner, names in os.walk(sub):

@@ -14,10 +14,11 @@ from torch.utils.data import Dataset
 
 from nngk.data.decode import square
 from nngk.data.packs.cache import cached
-from nngk.data.packs.format import map_images, row_number
-from nngk.data.packs.write import Progress, cpu_count
+from nngk.data.packs.layout import map_images, row_number
 from nngk.data.table import ImageTable
+from nngk.device import cpu_count
 from nngk.errors import InputError
+from nngk.progress import Seen
 
 
 class Images:
@@ -41,7 +42,7 @@ class Images:
         cache: str | Path | None = None,
         threads: int | None = None,
         *,
-        progress: Progress | None = None,
+        progress: Seen | None = None,
     ) -> None:
         if size < 1:
             raise InputError(f"Images have a size of at least one pixel, not {size}.")
@@ -118,7 +119,7 @@ class ImageDataset(Dataset[tuple[torch.Tensor, int, int]]):
         transform: Callable[[torch.Tensor], torch.Tensor] | None = None,
     ) -> None:
         if len(images) != len(labels):
-            raise InputError(f"There are {len(images)} images but {len(labels)} labels: give one label an image.")
+            raise InputError(f"There are {len(images)} images but {len(labels)} labels: give one label per image.")
         self.images = images
         self.labels = np.asarray(labels, dtype=np.int64)
         self.transform = transform

@@ -16,14 +16,16 @@ from nngk.errors import InputError
 Transform = Callable[[torch.Tensor, torch.Generator | None], torch.Tensor]
 
 
-class HasBatches(Protocol):
-    """Anything that gives the uint8 images at some indices."""
+class BatchSource(Protocol):
+    """Anything of a known length that gives a batch by its indices: decoded images, or rows of cached features."""
+
+    def __len__(self) -> int: ...
 
     def batch(self, indices: torch.Tensor, /) -> torch.Tensor: ...
 
 
 def batches(
-    images: HasBatches,
+    images: BatchSource,
     labels: Sequence[int] | np.ndarray | torch.Tensor,
     index_batches: Iterable[torch.Tensor],
     transform: Transform | None,
@@ -41,6 +43,8 @@ def batches(
     nothing here waits for it: what comes from the CPU comes from pinned memory.
 
     >>> class Blank:
+    ...     def __len__(self):
+    ...         return 3
     ...     def batch(self, indices):
     ...         return torch.zeros((len(indices), 3, 4, 4), dtype=torch.uint8)
     >>> [(x.shape[0], y.tolist(), i.tolist()) for x, y, i in batches(Blank(), [5, 6, 7], [torch.tensor([2, 0])], None)]
@@ -52,7 +56,7 @@ def batches(
 
 
 def _batches(
-    images: HasBatches,
+    images: BatchSource,
     labels: Sequence[int] | np.ndarray | torch.Tensor,
     index_batches: Iterable[torch.Tensor],
     transform: Transform | None,
@@ -82,7 +86,7 @@ def _batches(
         reading.close()
 
 
-def _on_gpu(images: HasBatches) -> bool:
+def _on_gpu(images: BatchSource) -> bool:
     place = getattr(images, "device", None)
     return isinstance(place, torch.device) and place.type == "cuda"
 

@@ -9,8 +9,8 @@ from typing import Any
 from nngk.data.datasets.by_name import DATASETS, read_named, recognise
 from nngk.data.datasets.official import read_official
 from nngk.data.folder import read_folder
-from nngk.data.packs.format import was_pack
-from nngk.data.packs.write import pack_table
+from nngk.data.images import Images
+from nngk.data.packs.layout import open_pack, pack_table, was_pack
 from nngk.data.rows import read_csv, read_frame
 from nngk.data.splits import require_task
 from nngk.data.table import ImageTable, require_classes
@@ -26,10 +26,10 @@ def read_images(
     allow_missing: bool = False,
     crop_boxes: bool | None = None,
 ) -> ImageTable:
-    """The table of a folder, a CSV file, a data frame, a pack, or a dataset by name.
+    """Return the table of a folder, a CSV file, a data frame, a pack, or a dataset by name.
 
-    A folder has a sub-folder a class, or train/, val/ and test/ folders of those. `task` and `seed` choose the splits
-    of a named dataset; `crop_boxes` crops to the boxes or not, None meaning as the paper does.
+    A folder has one sub-folder per class, or train/, val/ and test/ folders of those. `task` and `seed` choose the
+    splits of a named dataset; `crop_boxes` says whether images are cropped to their boxes; None does as the paper does.
 
     >>> import tempfile
     >>> from PIL import Image
@@ -58,6 +58,12 @@ def read_images(
     if dataset is not None:
         return read_official(dataset, path, task=task, seed=seed, allow_missing=allow_missing, crop_boxes=crop_boxes)
     return _finish(_read_path(path, base, allow_missing), str(path), crop_boxes)
+
+
+def read_pack(folder: str | Path) -> tuple[Images, ImageTable]:
+    """Return the images of a pack, ready for `.batch()`, and their table."""
+    table = pack_table(Path(folder))
+    return Images(table, open_pack(Path(folder)).size), table
 
 
 def _read_path(path: Path, data_dir: Path | None, allow_missing: bool) -> ImageTable:

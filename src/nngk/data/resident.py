@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nngk.data.loading import batches
+from nngk.data.loading import BatchSource, batches
 
 # Images read at a time while the memory is filled.
 _STEP = 256
 # The share of a GPU's free memory that images may take: the network and its activations come first.
 _SHARE = 0.5
-
-
-class Source(Protocol):
-    """Anything of a known length that gives the uint8 images at some indices."""
-
-    def __len__(self) -> int: ...
-
-    def batch(self, indices: Tensor, /) -> Tensor: ...
 
 
 class Resident:
@@ -41,7 +32,7 @@ class Resident:
 
     def __init__(
         self,
-        images: Source,
+        images: BatchSource,
         device: torch.device | str,
         *,
         pin: bool = False,
@@ -75,7 +66,7 @@ class Resident:
 
 
 def kept(
-    images: Source,
+    images: BatchSource,
     size: int,
     device: torch.device,
     limit: float,
@@ -83,7 +74,7 @@ def kept(
     threads: int = 2,
     advance: Callable[[int], object] | None = None,
     free: Callable[[torch.device], int] | None = None,
-) -> Source:
+) -> BatchSource:
     """The images in the GPU's memory if they fit ``limit`` bytes and half of what is free there; in pinned memory if
     they fit the limit alone; otherwise as they are, to be read batch by batch.
 

@@ -1,4 +1,4 @@
-"""Tables of paths and labels: a CSV file or a data frame."""
+"""Read tables of paths and labels: a CSV file or a data frame."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from nngk.data.folder import split_name
-from nngk.data.table import ImageTable, listing
+from nngk.data.table import ImageTable, quoted
 from nngk.errors import InputError
 
 _BOX = ("x_1", "y_1", "x_2", "y_2")
 
 
 def read_csv(file: Path, *, data_dir: Path | None = None, allow_missing: bool = False) -> ImageTable:
-    """The table of a file with the columns path, label and, if wanted, split; paths are relative to the file."""
+    """Return the table of a file with the columns path, label and, if wanted, split; paths are relative to the file."""
     delimiter = "\t" if file.suffix.lower() == ".tsv" else ","
     try:
         with file.open(newline="", encoding="utf-8-sig") as stream:
@@ -41,7 +41,7 @@ def read_csv(file: Path, *, data_dir: Path | None = None, allow_missing: bool = 
 
 
 def read_frame(frame: Any, *, data_dir: Path | None = None, allow_missing: bool = False) -> ImageTable:
-    """The table of a data frame with the columns path, label and, if wanted, split and x_1, x_2, y_1, y_2."""
+    """Return the table of a data frame with the columns path, label and, if wanted, split and x_1, x_2, y_1, y_2."""
     _require_once([str(name) for name in frame.columns], "The data frame")
     columns = {str(name): list(frame[name]) for name in frame.columns}
     rows = list(range(len(frame)))
@@ -60,7 +60,7 @@ def _table(
     if absent:
         raise InputError(
             f"{source} has no column named {' and none named '.join(absent)}: expected the columns path, label and, if "
-            f"wanted, split; it has {listing(list(columns), 10) if columns else 'none'}."
+            f"wanted, split; it has {quoted(list(columns), 10) if columns else 'none'}."
         )
     for column in ("path", "label", *(["split"] if "split" in columns else [])):
         empty = [number for number, value in zip(numbers, columns[column]) if _is_empty(value)]
@@ -73,7 +73,7 @@ def _table(
 
 
 def _require_once(header: Sequence[str], source: str) -> None:
-    """Which of two columns of one name was meant, nobody can say; columns that are not read may be called anything."""
+    """Raise InputError if a column that is read is there twice; other columns may be called anything."""
     twice = [name for name in ("path", "label", "split", *_BOX) if header.count(name) > 1]
     if twice:
         raise InputError(f"{source} has {header.count(twice[0])} columns named {twice[0]}: keep one of them.")
@@ -88,13 +88,13 @@ def _present(table: ImageTable, numbers: Sequence[int], source: str, allow_missi
     gone = np.flatnonzero(~there).tolist()
     raise InputError(
         f"{source} names {len(gone)} image(s) that do not exist, in row(s) {_numbers([numbers[i] for i in gone])}: "
-        f"{listing([table.paths[i] for i in gone], 3)}. Paths are relative to the file's folder; correct them, "
+        f"{quoted([table.paths[i] for i in gone], 3)}. Paths are relative to the file's folder; correct them, "
         "remove the rows, or go on without these images with allow_missing (--allow-missing)."
     )
 
 
 def _classes(values: Sequence[Any]) -> tuple[list[str], np.ndarray]:
-    """Class names in order (numbers by value) and each row's label."""
+    """Return the class names in order (numbers by value) and each row's label."""
     texts = [_text(value) for value in values]
     names = sorted(set(texts), key=lambda text: (0, int(text), text) if _is_whole(text) else (1, 0, text))
     number = {name: label for label, name in enumerate(names)}
@@ -119,7 +119,7 @@ def _splits(columns: Mapping[str, Sequence[Any]], numbers: Sequence[int], source
     wrong = [i for i, value in enumerate(known) if value is None]
     if wrong:
         raise InputError(
-            f"{source} has splits that are not known: {listing(sorted({str(columns['split'][i]) for i in wrong}))} in "
+            f"{source} has splits that are not known: {quoted(sorted({str(columns['split'][i]) for i in wrong}))} in "
             f"row(s) {_numbers([numbers[i] for i in wrong])}. A split is train, val (or validation) or test."
         )
     return [str(value) for value in known]
@@ -154,7 +154,7 @@ def _boxes(columns: Mapping[str, Sequence[Any]], numbers: Sequence[int], source:
 
 
 def _finite(value: Any) -> float:
-    """A number that is one; a ValueError for what is none, and for infinity."""
+    """Return a value as a number; raise ValueError if it is none, or infinite."""
     number = float(value)
     if not abs(number) < 1e9:
         raise ValueError(number)

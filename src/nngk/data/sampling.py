@@ -15,7 +15,7 @@ Labels = Sequence[int] | np.ndarray | torch.Tensor
 def random_batches(
     labels: Labels, batch_size: int, seed: int, epoch: int, drop_last: bool = False
 ) -> list[torch.Tensor]:
-    """Every index once, in an order of its own for each epoch.
+    """Return batches with every index once, in an order of its own for each epoch.
 
     >>> [len(batch) for batch in random_batches([0] * 10, 4, seed=0, epoch=0)]
     [4, 4, 2]
@@ -33,10 +33,10 @@ def random_batches(
 def class_balanced_batches(
     labels: Labels, batch_size: int, per_class: int, seed: int, epoch: int
 ) -> list[torch.Tensor]:
-    """Batches of batch_size / per_class different classes with `per_class` images each.
+    """Return batches of batch_size / per_class different classes with `per_class` images each.
 
     Every class's images are dealt into groups of `per_class` (the last one filled up with others of the class), and
-    batches draw groups until too few classes have one left: nearly every image is met once an epoch.
+    batches draw groups until too few classes have one left: nearly every image is met once per epoch.
 
     >>> batch, *_ = class_balanced_batches([0] * 4 + [1] * 4 + [2] * 4, 4, 2, seed=0, epoch=0)
     >>> sorted((batch // 4).unique(return_counts=True)[1].tolist())
@@ -45,15 +45,15 @@ def class_balanced_batches(
     values = np.asarray(labels, dtype=np.int64)
     if per_class < 1 or batch_size < per_class or batch_size % per_class:
         raise InputError(
-            f"A batch of {batch_size} images cannot be made of {per_class} images a class: the batch size must be a "
-            "multiple of the images a class."
+            f"A batch of {batch_size} images cannot be made of {per_class} images per class: the batch size must "
+            "be a multiple of the images per class."
         )
     classes = np.unique(values)
     needed = batch_size // per_class
     if len(classes) < needed:
         raise InputError(
-            f"A batch of {batch_size} images, {per_class} a class, needs {needed} classes, but there are "
-            f"{len(classes)}: use smaller batches or more images a class."
+            f"A batch of {batch_size} images, {per_class} per class, needs {needed} classes, but there are "
+            f"{len(classes)}: use smaller batches or more images per class."
         )
     rng = np.random.default_rng([seed, epoch])
     groups = [_deal(np.flatnonzero(values == label), per_class, rng) for label in classes]
@@ -71,7 +71,7 @@ def class_balanced_batches(
 
 
 def _deal(members: np.ndarray, per_class: int, rng: np.random.Generator) -> np.ndarray:
-    """A class's indices in random groups, (groups, per_class)."""
+    """Return a class's indices in random groups, (groups, per_class)."""
     order = rng.permutation(members)
     short = -len(order) % per_class
     if short:

@@ -22,13 +22,13 @@ class Split(NamedTuple):
 
 
 def require_task(task: str) -> None:
-    """Refuse a task that is not known."""
+    """Raise InputError if a task is not known."""
     if task not in TASKS:
         raise InputError(f"The task is 'classify' or 'metric', not {task!r}.")
 
 
 def stratified(labels: Sequence[int] | np.ndarray, fractions: Sequence[float], seed: int) -> list[np.ndarray]:
-    """Index arrays, one a fraction, each with its share of every class.
+    """Return index arrays, one per fraction, each with its share of every class.
 
     A class's share is exact up to one image, and so are the totals as far as that allows. A class too small for
     all parts serves the first one, the training part, with two images before any other part gets one.
@@ -55,7 +55,7 @@ def stratified(labels: Sequence[int] | np.ndarray, fractions: Sequence[float], s
 
 
 def _sizes(count: int, shares: np.ndarray, owed: np.ndarray) -> np.ndarray:
-    """How many of a class's images each part gets."""
+    """Return how many of a class's images each part gets."""
     quota = shares * count
     sizes = np.floor(quota + 1e-9).astype(np.int64)
     while sizes.sum() < count:
@@ -79,7 +79,7 @@ def _sizes(count: int, shares: np.ndarray, owed: np.ndarray) -> np.ndarray:
 
 
 def class_disjoint(labels: Sequence[int] | np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Index arrays (kept, held out) with no class in common; `fraction` is the share of classes held out.
+    """Return index arrays (kept, held out) with no class in common; `fraction` is the share of classes held out.
 
     >>> kept, held_out = class_disjoint([0, 0, 1, 1, 2, 2, 3, 3], 0.5, seed=0)
     >>> len(kept), len(held_out), set(kept // 2) & set(held_out // 2)
@@ -102,7 +102,7 @@ def class_disjoint(labels: Sequence[int] | np.ndarray, fraction: float, seed: in
 def split(
     table: ImageTable, task: str = "classify", val_fraction: float = 0.1, test_fraction: float = 0.2, seed: int = 0
 ) -> Split:
-    """Training, validation and test tables.
+    """Return training, validation and test tables.
 
     A table with splits keeps them; only a missing validation part is taken from its training part. Without splits
     the fractions are shares of the whole: of every class's images to 'classify', of the classes for 'metric'.

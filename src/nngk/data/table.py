@@ -15,7 +15,7 @@ SPLITS = ("train", "val", "test")
 
 @dataclass(frozen=True, eq=False)
 class ImageTable:
-    """Paths, labels from 0, class names and, where known, splits and boxes; one row an image.
+    """Paths, labels from 0, class names and, where known, splits and boxes; one row per image.
 
     >>> table = ImageTable([Path("a.png"), Path("b.png")], np.array([0, 1]), ["cat", "dog"])
     >>> len(table), len(table.select([1])), table.counts().tolist()
@@ -34,7 +34,7 @@ class ImageTable:
         object.__setattr__(self, "labels", np.asarray(self.labels, dtype=np.int64))
         n = len(self.paths)
         if self.labels.shape != (n,):
-            raise InputError(f"There are {n} paths but labels of shape {self.labels.shape}: give one label a path.")
+            raise InputError(f"There are {n} paths but labels of shape {self.labels.shape}: give one label per path.")
         if n and not (self.labels.min() >= 0 and self.labels.max() < len(self.class_names)):
             raise InputError(
                 f"Labels run from {self.labels.min()} to {self.labels.max()} but there are {len(self.class_names)} "
@@ -42,20 +42,20 @@ class ImageTable:
             )
         if self.splits is not None:
             if len(self.splits) != n:
-                raise InputError(f"There are {n} paths but {len(self.splits)} splits: give one split a path.")
+                raise InputError(f"There are {n} paths but {len(self.splits)} splits: give one split per path.")
             unknown = sorted(set(self.splits) - set(SPLITS))
             if unknown:
                 raise InputError(f"Splits are 'train', 'val' or 'test', not {', '.join(map(repr, unknown))}.")
         if self.boxes is not None:
             object.__setattr__(self, "boxes", np.asarray(self.boxes, dtype=np.float32).reshape(-1, 4))
             if len(self.boxes) != n:
-                raise InputError(f"There are {n} paths but {len(self.boxes)} boxes: give one box a path.")
+                raise InputError(f"There are {n} paths but {len(self.boxes)} boxes: give one box per path.")
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def select(self, indices: Sequence[int] | np.ndarray) -> ImageTable:
-        """The rows at `indices` (or where a boolean mask is true), with all class names kept."""
+        """Return the rows at `indices` (or where a boolean mask is true), with all class names kept."""
         chosen = np.asarray(indices)
         if chosen.dtype == bool:
             if chosen.shape != (len(self),):
@@ -71,7 +71,7 @@ class ImageTable:
         )
 
     def compact(self) -> ImageTable:
-        """The same images, without the classes that have none; the others are renumbered in order."""
+        """Return the same images without the classes that have none; the others are renumbered in order."""
         present = np.unique(self.labels)
         return replace(
             self,
@@ -80,22 +80,22 @@ class ImageTable:
         )
 
     def counts(self) -> np.ndarray:
-        """Images of each class, (number of classes,)."""
+        """Return the number of images of each class, (number of classes,)."""
         return np.bincount(self.labels, minlength=len(self.class_names))
 
     def where(self, split: str) -> ImageTable:
-        """The images of one split; none of them when the table has no splits."""
+        """Return the images of one split; none of them when the table has no splits."""
         if self.splits is None:
             return self.select([])
         return self.select(np.array([s == split for s in self.splits], dtype=bool))
 
     def without_small_classes(self, minimum: int = 2) -> ImageTable:
-        """Only the classes with at least `minimum` images, renumbered."""
+        """Return only the classes with at least `minimum` images, renumbered."""
         return self.select(self.counts()[self.labels] >= minimum).compact()
 
 
 def require_classes(table: ImageTable, source: str) -> ImageTable:
-    """The table itself, once it is known to have images of two classes or more."""
+    """Return the table itself; raise InputError if it has images of fewer than two classes."""
     present = np.flatnonzero(table.counts())
     if not len(table):
         raise InputError(f"{source} has no images: expected images of at least two classes.")
@@ -108,7 +108,7 @@ def require_classes(table: ImageTable, source: str) -> ImageTable:
 
 
 def require_pairs(table: ImageTable, purpose: str) -> None:
-    """Refuse a table in which a class has a single image.
+    """Raise InputError if a class of the table has a single image.
 
     An example learns from other examples of its class, so a class of one has nothing to learn from.
 
@@ -122,12 +122,12 @@ def require_pairs(table: ImageTable, purpose: str) -> None:
         have, them = ("classes have", "them") if len(single) > 1 else ("class has", "it")
         raise InputError(
             f"For {purpose} every class needs at least two images, but {len(single)} {have} only one: "
-            f"{listing(single)}. Add images to {them}, remove {them}, or skip small classes."
+            f"{quoted(single)}. Add images to {them}, remove {them}, or skip small classes."
         )
 
 
 def require_training_images(table: ImageTable) -> None:
-    """Refuse a training part without a class that is validated or tested with: it could never be answered.
+    """Raise InputError if a class has no training image: it could never be answered.
 
     >>> table = ImageTable([Path("a"), Path("b")], np.array([0, 0]), ["cat", "dgo"])
     >>> require_training_images(table)
@@ -137,12 +137,12 @@ def require_training_images(table: ImageTable) -> None:
     absent = [table.class_names[c] for c in np.flatnonzero(table.counts() == 0)]
     if absent:
         raise InputError(
-            f"{len(absent)} class(es) have no training image, only others: {listing(absent)}. "
+            f"{len(absent)} class(es) have no training image, only others: {quoted(absent)}. "
             "Add some, remove the class, or check how its name is spelt."
         )
 
 
-def listing(items: Sequence[object], limit: int = 5) -> str:
-    """The first few items in quotes, and how many more there are: for messages."""
+def quoted(items: Sequence[object], limit: int = 5) -> str:
+    """Return the first few items in quotes, and how many more there are: for messages."""
     shown = ", ".join(f"'{item}'" for item in items[:limit])
     return shown if len(items) <= limit else f"{shown} and {len(items) - limit} more"

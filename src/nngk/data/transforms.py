@@ -107,12 +107,12 @@ class Augmentation:
         return torch.cat([place_luck * (whole - extent), extent], dim=1)
 
 
-def evaluation(
+def centre_crop(
     size: int, mean: tuple[float, ...] = IMAGENET_MEAN, std: tuple[float, ...] = IMAGENET_STD
 ) -> Augmentation:
     """The centre crop without a flip: what embeddings are computed from.
 
-    >>> evaluation(8)(torch.zeros((1, 3, 10, 10), dtype=torch.uint8)).shape
+    >>> centre_crop(8)(torch.zeros((1, 3, 10, 10), dtype=torch.uint8)).shape
     torch.Size([1, 3, 8, 8])
     """
     return Augmentation(size=size, crop="centre", flip=False, mean=tuple(mean), std=tuple(std))

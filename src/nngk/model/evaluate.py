@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from nngk.data import Images, ImageTable, evaluation, read_images
-from nngk.data.table import listing
+from nngk.data import Images, ImageTable, centre_crop, read_images
+from nngk.data.table import quoted
 from nngk.errors import InputError
 from nngk.metrics import evaluate
 from nngk.model.model import Model
@@ -43,7 +43,7 @@ def evaluate_model(
         x = embed(
             model.network,
             Images(table, spec.resize),
-            evaluation(spec.size, spec.mean, spec.std),
+            centre_crop(spec.size, spec.mean, spec.std),
             device=model.device,
             advance=advance,
         )
@@ -69,7 +69,7 @@ def _as_model_labels(model: Model, table: ImageTable) -> torch.Tensor:
     foreign = [name for name in present.class_names if name not in model.class_names]
     if foreign:
         raise InputError(
-            f"The model does not know {listing(foreign)}. Add such classes with 'nngk add', leave their images out, or "
+            f"The model does not know {quoted(foreign)}. Add such classes with 'nngk add', leave their images out, or "
             "measure retrieval alone with --task metric."
         )
     order = torch.tensor([model.class_names.index(name) for name in present.class_names])

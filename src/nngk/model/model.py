@@ -12,7 +12,7 @@ import torch
 from PIL.Image import Image
 from torch import Tensor
 
-from nngk.data import evaluation, squares
+from nngk.data import centre_crop, squares
 from nngk.errors import InputError
 from nngk.kernel.predict import Prediction, predict
 from nngk.networks import EmbeddingNetwork
@@ -128,7 +128,7 @@ class Model:
         rows = embed(
             self.network,
             _Pictures(pictures, spec.resize),
-            evaluation(spec.size, spec.mean, spec.std),
+            centre_crop(spec.size, spec.mean, spec.std),
             batch_size=batch_size,
             device=self.device,
         )

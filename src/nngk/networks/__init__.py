@@ -1,12 +1,10 @@
 """Networks that turn images into embeddings."""
 
 from nngk.networks.catalogue import list_networks
-from nngk.networks.create import create_network
 from nngk.networks.heads import Head
 from nngk.networks.imagenet import classifier
 from nngk.networks.input_spec import InputSpec
-from nngk.networks.network import EmbeddingNetwork
-from nngk.networks.weights.load import load_weights
+from nngk.networks.network import EmbeddingNetwork, create_network, load_weights
 
 __all__ = [
     "EmbeddingNetwork",

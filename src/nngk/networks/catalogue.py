@@ -11,7 +11,7 @@ from nngk.networks.backbones.recipes import RECIPES, TIMM
 
 
 def list_networks() -> list[dict[str, Any]]:
-    """Name, embedding layer, dimensions, parameters, input size and origin of the weights of every named network.
+    """Return name, embedding layer, dimensions, parameters, input size and origin of the weights of every network.
 
     `available` is False, with dimensions and parameters None, where the package that builds the network is absent.
 

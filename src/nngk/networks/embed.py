@@ -1,24 +1,16 @@
 """Embeddings of many images, in evaluation mode."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from nngk.data import batches
-
-
-class ImageSource(Protocol):
-    """Anything that gives a batch by its indices: decoded images, or rows of cached features."""
-
-    def __len__(self) -> int: ...
-
-    def batch(self, indices: Any) -> Tensor: ...
+from nngk.data import BatchSource, batches
 
 
 class Rows:
-    """Cached features as an image source: what a frozen network said of each image, once and for all.
+    """Cached features as a source of batches: what a frozen network said of each image, once and for all.
 
     >>> Rows(torch.eye(3)).batch(torch.tensor([2]))
     tensor([[0., 0., 1.]])
@@ -39,12 +31,12 @@ class Rows:
 
 
 def untransformed(batch: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """The transform of cached features: none."""
+    """Return cached features as they are: they need no transform."""
     return batch
 
 
 def at_once(device: torch.device, side: int | None) -> int:
-    """How many images of a side, or cached features (None), are embedded fastest together.
+    """Return how many images of a side, or cached features (None), are embedded fastest together.
 
     A GPU wants many. On a CPU large maps are given back to the system after every layer and fetched again: few images
     at a time are faster.
@@ -61,7 +53,7 @@ def at_once(device: torch.device, side: int | None) -> int:
 
 def embed(
     network: nn.Module,
-    source: ImageSource,
+    source: BatchSource,
     transform: Callable[..., Tensor],
     *,
     batch_size: int | None = None,
@@ -69,7 +61,7 @@ def embed(
     amp: bool = False,
     advance: Callable[[int], object] | None = None,
 ) -> Tensor:
-    """Embeddings (n, dim) in float32, in evaluation mode: no dropout. The network's own mode is put back."""
+    """Return embeddings (n, dim) in float32, in evaluation mode: no dropout. The network's own mode is put back."""
     many = batch_size or at_once(torch.device(device), getattr(transform, "size", None))
     training = network.training
     network.eval()

@@ -97,7 +97,7 @@ class Head(nn.Module):
         self.dim = channels if dim is None else dim
 
     def project(self, pooled: Tensor) -> Tensor:
-        """(B, C) pooled features -> (B, dim) embeddings, float32 also under autocast."""
+        """Return embeddings (B, dim) of pooled features (B, C), in float32 also under autocast."""
         x = pooled
         if self.layer_norm is not None:
             x = self.layer_norm(x)
@@ -112,7 +112,7 @@ class Head(nn.Module):
 
 
 def check_head(*, dim: int | None, pool: str | None, dropout: float) -> None:
-    """Refuse a head that cannot be built."""
+    """Raise InputError if a head cannot be built."""
     if dim is not None and (isinstance(dim, bool) or not isinstance(dim, int) or dim < 1):
         raise InputError(f"dim has to be a positive whole number, or None for no embedding layer; got {dim!r}.")
     if pool is not None and pool not in POOLS:

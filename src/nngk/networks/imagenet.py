@@ -8,9 +8,8 @@ from torch import Tensor, nn
 from nngk.errors import InputError
 from nngk.networks.backbones.recipes import TIMM, recipe
 from nngk.networks.input_spec import InputSpec
-from nngk.networks.network import build_network
-from nngk.networks.weights.load import fit, prepare
-from nngk.networks.weights.read import fetch_imagenet, read_file
+from nngk.networks.weights.load import load_backbone
+from nngk.networks.weights.read import read_weights
 
 
 class Classifier(nn.Module):
@@ -31,7 +30,7 @@ class Classifier(nn.Module):
 
 
 def classifier(name: str, weights: str | PathLike[str] = "imagenet") -> Classifier:
-    """The network `name` with the classifier that its weights file carries, in eval mode.
+    """Return the network `name` with the classifier that its weights file carries, in evaluation mode.
 
     >>> classifier("small", "random")
     Traceback (most recent call last):
@@ -44,13 +43,12 @@ def classifier(name: str, weights: str | PathLike[str] = "imagenet") -> Classifi
     if name.startswith(TIMM):
         raise InputError(f"For the classifier of '{name}' use timm.create_model('{name.removeprefix(TIMM)}') itself.")
     known = recipe(name)
-    loaded = fetch_imagenet(name) if source == "imagenet" else read_file(source)
-    backbone = build_network(name).backbone
-    state, spec = prepare(name, backbone, loaded)
-    fit(name, backbone, state, loaded)
-    weight, bias = (state.get(f"{known.classifier}.{part}") for part in ("weight", "bias"))
+    read = read_weights(name, source)
+    backbone = known.build().module
+    loaded = load_backbone(name, backbone, read)
+    weight, bias = (loaded.state.get(f"{known.classifier}.{part}") for part in ("weight", "bias"))
     if weight is None or bias is None:
-        raise InputError(f"{loaded.name} carries no classifier ('{known.classifier}.weight' and '.bias').")
+        raise InputError(f"{read.name} carries no classifier ('{known.classifier}.weight' and '.bias').")
     fc = nn.Linear(weight.shape[1], weight.shape[0])
     fc.load_state_dict({"weight": weight.float(), "bias": bias.float()})
-    return Classifier(backbone, fc, known.relu, spec).eval()
+    return Classifier(backbone, fc, known.relu, loaded.input).eval()

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nngk.data.transforms import IMAGENET_MEAN, IMAGENET_STD
+
 Triple = tuple[float, float, float]
 
-IMAGENET_MEAN: Triple = (0.485, 0.456, 0.406)
-IMAGENET_STD: Triple = (0.229, 0.224, 0.225)
 HALF: Triple = (0.5, 0.5, 0.5)
 
 
@@ -27,16 +27,16 @@ class InputSpec:
     std: Triple = IMAGENET_STD
 
     def to_config(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Return plain JSON values."""
         return {"size": self.size, "resize": self.resize, "mean": list(self.mean), "std": list(self.std)}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "InputSpec":
-        """The inverse of `to_config`."""
+        """Return the input of a `to_config`."""
         return cls(int(config["size"]), int(config["resize"]), triple(config["mean"]), triple(config["std"]))
 
 
 def triple(values: Any) -> Triple:
-    """Three numbers as a tuple of floats."""
+    """Return three numbers as a tuple of floats."""
     red, green, blue = (float(value) for value in values)
     return red, green, blue

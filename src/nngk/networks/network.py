@@ -1,7 +1,9 @@
-"""EmbeddingNetwork: a backbone and a head, and the settings that rebuild them."""
+"""EmbeddingNetwork: a backbone and a head, the settings that rebuild them, and the factory."""
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike, fspath
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,6 +13,9 @@ from nngk.errors import InputError
 from nngk.networks.backbones.recipes import recipe
 from nngk.networks.heads import Head, check_head
 from nngk.networks.input_spec import InputSpec
+from nngk.networks.weights.load import load_backbone
+from nngk.networks.weights.names import compute_dtype
+from nngk.networks.weights.read import read_weights
 
 
 class EmbeddingNetwork(nn.Module):
@@ -36,7 +41,7 @@ class EmbeddingNetwork(nn.Module):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "EmbeddingNetwork":
-        """The network of a `config`, with random weights; its input and the origin of its weights are kept."""
+        """Return the network of a `config`, with random weights; its input and the origin of its weights are kept."""
         network = build_network(
             config["name"],
             dim=config["dim"],
@@ -52,7 +57,7 @@ class EmbeddingNetwork(nn.Module):
 
     @property
     def dim(self) -> int:
-        """Dimensions of an embedding."""
+        """The dimensions of an embedding."""
         return self.head.dim
 
     @property
@@ -68,11 +73,11 @@ class EmbeddingNetwork(nn.Module):
         return self.head.project(self.head.pool(self.backbone(images)))
 
     def embedding_parameters(self) -> list[nn.Parameter]:
-        """The head's parameters (none without an embedding layer and GeM)."""
+        """Return the head's parameters (none without an embedding layer and GeM)."""
         return list(self.head.parameters())
 
     def backbone_parameters(self) -> list[nn.Parameter]:
-        """The backbone's parameters."""
+        """Return the backbone's parameters."""
         return list(self.backbone.parameters())
 
     def freeze_batchnorm(self) -> None:
@@ -81,13 +86,74 @@ class EmbeddingNetwork(nn.Module):
         self.train(self.training)
 
     def train(self, mode: bool = True) -> "EmbeddingNetwork":
-        """Training or eval mode; frozen BatchNorm stays in eval."""
+        """Set training or evaluation mode; frozen BatchNorm stays in evaluation mode."""
         super().train(mode)
         if self.batchnorm_frozen:
             for module in self.modules():
                 if isinstance(module, _BatchNorm):
                     module.eval()
         return self
+
+
+def create_network(
+    name: str = "efficientnet-lite0",
+    *,
+    dim: int | None = None,
+    weights: str | PathLike[str] = "imagenet",
+    pool: str = "avg",
+    layers: int | None = 1,
+    dropout: float | None = 0.0,
+    layer_norm: bool = False,
+    normalise: bool = True,
+) -> EmbeddingNetwork:
+    """Return an embedding network by name, with weights.
+
+    `dim=None` takes the backbone's own features; a number adds a linear embedding layer. `weights` is 'imagenet',
+    'random' or a file. `layers` is the number of last feature maps that are pooled side by side; None takes as many as
+    serve the network best. `dropout` stands after the pooled features (after FC7 for alexnet and vgg16, whose FC6 keeps
+    its own); None takes the paper's for that network. 'small' has no ImageNet weights and starts at random.
+
+    >>> create_network("small", dim=64).input.size
+    32
+    """
+    network = build_network(
+        name, dim=dim, pool=pool, layers=layers, dropout=dropout, layer_norm=layer_norm, normalise=normalise
+    )
+    if name == "small" and weights == "imagenet":
+        weights = "random"
+    load_weights(network, weights)
+    return network
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """What was loaded: from where, stored in which type, and the names in the file that the network has no use for."""
+
+    source: str
+    dtype: str
+    classifier: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+
+
+def load_weights(network: EmbeddingNetwork, source: str | PathLike[str]) -> LoadReport:
+    """Load 'imagenet', 'random' (nothing) or a file into the backbone; the input and `config` follow the weights.
+
+    Names may be torchvision's, timm's, Caffe's layers or carry the prefixes that training frameworks add.
+
+    >>> load_weights(create_network("small"), "random").source
+    'random'
+    """
+    source = fspath(source)
+    if source == "random":
+        network.config["weights"] = {"source": "random"}
+        return LoadReport("random", "none")
+    name = network.config["name"]
+    weights = read_weights(name, source)
+    loaded = load_backbone(name, network.backbone, weights)
+    kind, dtype = "imagenet" if source == "imagenet" else "file", compute_dtype(weights.state)
+    network.config["weights"] = {"source": kind, "name": weights.name, "stored_as": dtype}
+    network.input = loaded.input
+    return LoadReport(kind, dtype, loaded.classifier, loaded.unused)
 
 
 def build_network(
@@ -100,7 +166,7 @@ def build_network(
     layer_norm: bool = False,
     normalise: bool = True,
 ) -> EmbeddingNetwork:
-    """A network with random weights, and the input of its ImageNet weights."""
+    """Return a network with random weights, and the input of its ImageNet weights."""
     known = recipe(name)
     dropout = known.dropout if dropout is None else float(dropout)
     check_head(dim=dim, pool=pool, dropout=dropout)  # before the backbone, which may take seconds

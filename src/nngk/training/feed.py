@@ -8,13 +8,13 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from nngk.data import Augmentation, Images, ImageTable, Split, evaluation
-from nngk.data.packs.write import keys
+from nngk.data import Augmentation, BatchSource, Images, ImageTable, Split, centre_crop
+from nngk.data.packs.keys import picture_keys
 from nngk.data.resident import Resident, kept
 from nngk.errors import InputError
 from nngk.files import read_tensors, write_tensors
 from nngk.networks import EmbeddingNetwork, InputSpec, create_network
-from nngk.networks.embed import ImageSource, Rows, embed, untransformed
+from nngk.networks.embed import Rows, embed, untransformed
 from nngk.progress import task, watch
 from nngk.training.settings import Settings
 
@@ -25,7 +25,7 @@ Transform = Callable[[Tensor, torch.Generator | None], Tensor]
 class Part:
     """One part of the data as the loop sees it."""
 
-    source: ImageSource
+    source: BatchSource
     labels: Tensor
 
     def __len__(self) -> int:
@@ -96,7 +96,7 @@ def image_parts(split: Split, spec: InputSpec, settings: Settings, folder: Path)
         mean=spec.mean,
         std=spec.std,
     )
-    plain = evaluation(spec.size, spec.mean, spec.std)
+    plain = centre_crop(spec.size, spec.mean, spec.std)
     train, val, test = (_image_part(table, spec.resize, cache, settings.threads) for table in split)
     return Parts(train, val, test, augment, plain)
 
@@ -139,7 +139,7 @@ def _origin(part: Part, weights: "hashlib._Hash") -> str:
     """What a part's features depend on, as a hash: weights, files, and how they are cropped."""
     digest = weights.copy()
     if isinstance(part.source, Images) and len(part):
-        digest.update("|".join([str(part.source.size), *keys(part.source.table)]).encode())
+        digest.update("|".join([str(part.source.size), *picture_keys(part.source.table)]).encode())
     return digest.hexdigest()[:16]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nngk.accel import capturing
 from nngk.errors import InputError
 
 WARM_UP = 3  # passes before the capture, in which libraries choose their algorithms
@@ -73,7 +74,7 @@ class _Capture:
     def _embed(self, network: nn.Module) -> Tensor:
         # No cache of cast weights: a captured pass must cast them anew each time it is replayed.
         amp = torch.is_autocast_enabled("cuda")
-        with torch.autocast("cuda", torch.bfloat16, enabled=amp, cache_enabled=False):
+        with capturing(), torch.autocast("cuda", torch.bfloat16, enabled=amp, cache_enabled=False):
             return network(self.images)
 
     def _differentiate(self, out: Tensor, gradient: Tensor) -> tuple[Tensor | None, ...]:
@@ -152,7 +153,7 @@ class Replayed(nn.Module):
         amp = torch.is_autocast_enabled("cuda")
         stream = torch.cuda.current_stream()  # a refresh in the background has its own; the default one cannot capture
         stream = torch.cuda.Stream() if stream == torch.cuda.default_stream() else stream
-        with torch.autocast("cuda", torch.bfloat16, enabled=amp, cache_enabled=False):
+        with capturing(), torch.autocast("cuda", torch.bfloat16, enabled=amp, cache_enabled=False):
             for _ in range(WARM_UP):
                 self.network(self.images)
             graph = torch.cuda.CUDAGraph()

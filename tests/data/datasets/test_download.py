@@ -14,7 +14,7 @@ import pytest
 import published
 from nngk.data import download, read_images
 from nngk.data.datasets.by_name import DATASETS
-from nngk.data.datasets.download import PUBLICATIONS, Publication, Source, unpack
+from nngk.data.datasets.download import PUBLICATIONS, Publication, PublishedFile, unpack
 from nngk.data.datasets.fetch import fetch
 from nngk.errors import InputError
 
@@ -170,7 +170,7 @@ def small_cub(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     server.files["/CUB_200_2011.tgz"] = body
     small = {"images": 60, "classes": 6, "official": {"train": 30, "test": 30}, "metric": (30, 30)}
     monkeypatch.setitem(DATASETS, "cub200", replace(DATASETS["cub200"], **small))
-    here = replace(PUBLICATIONS["cub200"], sources=(Source(f"{server.url}/CUB_200_2011.tgz", md5(body)),))
+    here = replace(PUBLICATIONS["cub200"], files=(PublishedFile(f"{server.url}/CUB_200_2011.tgz", md5(body)),))
     monkeypatch.setitem(PUBLICATIONS, "cub200", here)
     return here
 
@@ -203,8 +203,10 @@ def test_files_that_go_into_a_folder_together(server: Server, tmp_path: Path, mo
     server.files["/102flowers.tgz"] = archive(made / "jpg", "jpg")
     for name in ("imagelabels.mat", "setid.mat"):
         server.files[f"/{name}"] = (made / name).read_bytes()
-    sources = tuple(Source(server.url + path, md5(body)) for path, body in server.files.items() if path != "/file.bin")
-    monkeypatch.setitem(PUBLICATIONS, "flowers102", replace(PUBLICATIONS["flowers102"], sources=sources))
+    files = tuple(
+        PublishedFile(server.url + path, md5(body)) for path, body in server.files.items() if path != "/file.bin"
+    )
+    monkeypatch.setitem(PUBLICATIONS, "flowers102", replace(PUBLICATIONS["flowers102"], files=files))
     small = {"images": 408, "official": {"train": 102, "val": 102, "test": 204}, "metric": (204, 204)}
     monkeypatch.setitem(DATASETS, "flowers102", replace(DATASETS["flowers102"], **small))
     assert download("flowers102", tmp_path / "data") == tmp_path / "data" / "flowers-102"
@@ -217,20 +219,20 @@ def test_cars_have_no_address_but_mirrors(tmp_path: Path) -> None:
 
 
 def test_a_dead_address_names_its_mirror(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dead = replace(PUBLICATIONS["leafsnap"], sources=(Source(f"{server.url}/leafsnap-dataset.tar"),))
+    dead = replace(PUBLICATIONS["leafsnap"], files=(PublishedFile(f"{server.url}/leafsnap-dataset.tar"),))
     monkeypatch.setitem(PUBLICATIONS, "leafsnap", dead)
     with pytest.raises(InputError, match=r"404.*kaggle"):
         download("leafsnap", tmp_path)
 
 
 def test_the_published_addresses_and_sums() -> None:
-    assert PUBLICATIONS["cub200"].sources == (
-        Source(
+    assert PUBLICATIONS["cub200"].files == (
+        PublishedFile(
             "https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz", "97eceeb196236b17998738112f37df78"
         ),
     )
     torchvision = pytest.importorskip("torchvision.datasets").Flowers102
-    for source in PUBLICATIONS["flowers102"].sources:
+    for source in PUBLICATIONS["flowers102"].files:
         name = source.url.rsplit("/", 1)[1]
         assert source.url == torchvision._download_url_prefix + name
         assert (name, source.md5) in torchvision._file_dict.values()

@@ -3,7 +3,6 @@
 import math
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +14,7 @@ from nngk.networks import create_network
 from nngk.networks.backbones.googlenet import GoogLeNetBVLC
 from nngk.networks.backbones.recipes import RECIPES, recipe
 from nngk.networks.network import build_network
+from shapes import environment
 
 # our name, torchvision's, the names of its tensors that the embedding leaves out
 TORCHVISION = [
@@ -218,10 +218,7 @@ for name in ("efficientnet-lite0", "timm/resnet18"):
     else:
         raise AssertionError(name)
 """
-    source = Path(__file__).parents[2] / "src"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={"PYTHONPATH": str(source)}, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 

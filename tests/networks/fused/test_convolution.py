@@ -1,10 +1,15 @@
 """The fused convolution's gradient and its use, with PyTorch's own operations in cuDNN's place."""
 
+import threading
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch.nn import functional as F
 from torchvision.models.resnet import Bottleneck
 
+from nngk.accel import capturing
 from nngk.networks.backbones.googlenet import GoogLeNetBVLC
 from nngk.networks.backbones.torchvision import FoldingBottleneck
 from nngk.networks.fused import convolution as fused
@@ -28,6 +33,21 @@ def library(monkeypatch):
     monkeypatch.setattr(fused, "fusable", lambda x: True)
     monkeypatch.setattr("nngk.networks.backbones.googlenet.fusable", lambda x: True)
     return calls
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_fused_only_while_a_graph_is_captured(monkeypatch, captured):
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
+    on_a_gpu = SimpleNamespace(is_cuda=True, dtype=torch.bfloat16)
+    seen = []
+    with capturing() if captured else nullcontext():
+        assert fused.fusable(on_a_gpu) == captured
+        other = threading.Thread(target=lambda: seen.append(fused.fusable(on_a_gpu)))
+        other.start()
+        other.join()
+    assert seen == [False]  # a thread beside the capture launches one by one
+    assert not fused.fusable(on_a_gpu)
 
 
 @pytest.mark.parametrize("with_beside", [False, True])

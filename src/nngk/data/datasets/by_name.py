@@ -14,7 +14,7 @@ DATASETS: dict[str, Dataset] = {module.DATASET.name: module.DATASET for module i
 
 
 def require_name(name: str) -> Dataset:
-    """The dataset of a name, or a sentence with the names there are."""
+    """Return the dataset of a name; raise InputError with the known names if there is none."""
     if name not in DATASETS:
         raise InputError(f"There is no dataset '{name}': the names are {', '.join(DATASETS)}.")
     return DATASETS[name]
@@ -23,7 +23,7 @@ def require_name(name: str) -> Dataset:
 def read_named(
     name: str, data_dir: Path | None, *, task: str, seed: int, allow_missing: bool, crop_boxes: bool | None
 ) -> ImageTable:
-    """The table of a dataset by name, found in `data_dir` or in the folder that NNGK_DATA names."""
+    """Return the table of a dataset by name, found in `data_dir` or in the folder that NNGK_DATA names."""
     dataset = require_name(name)
     folder = data_dir or (Path(os.environ["NNGK_DATA"]) if os.environ.get("NNGK_DATA") else None)
     if folder is None:
@@ -42,5 +42,5 @@ def read_named(
 
 
 def recognise(folder: Path) -> Dataset | None:
-    """The dataset whose official layout a folder has, if any."""
+    """Return the dataset whose official layout a folder has, or None."""
     return next((dataset for dataset in DATASETS.values() if dataset.is_here(folder)), None)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from nngk.data.datasets.matfile import field, read_mat
-from nngk.data.datasets.official import Dataset, Listing
+from nngk.data.datasets.official import Dataset, ListedImages
 from nngk.errors import InputError
 
 _BOX = ("bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2")
@@ -18,11 +18,11 @@ def _is_here(folder: Path) -> bool:
 
 
 def _find(root: Path, file: str) -> Path | None:
-    """Copies differ in whether the lists lie in devkit/ or beside the pictures."""
+    """Return the path of a list, which lies in devkit/ in some copies and beside the pictures in others."""
     return next((place / file for place in (root / "devkit", root) if (place / file).is_file()), None)
 
 
-def _read(root: Path) -> Listing:
+def _read(root: Path) -> ListedImages:
     combined = (root / "cars_annos.mat").is_file()
     # With both lists at hand, the pictures that are there decide.
     if combined and ((root / "car_ims").is_dir() or _find(root, "cars_train_annos.mat") is None):
@@ -30,10 +30,10 @@ def _read(root: Path) -> Listing:
     return _two_parts(root)
 
 
-def _combined(root: Path) -> Listing:
+def _combined(root: Path) -> ListedImages:
     file = root / "cars_annos.mat"
     records = read_mat(file, "annotations")
-    return Listing(
+    return ListedImages(
         names=[str(name) for name in field(records, "relative_im_path", file)],
         labels=_labels(records, file),
         class_names=[str(name) for name in read_mat(file, "class_names")],
@@ -42,7 +42,7 @@ def _combined(root: Path) -> Listing:
     )
 
 
-def _two_parts(root: Path) -> Listing:
+def _two_parts(root: Path) -> ListedImages:
     names: list[str] = []
     splits: list[str] = []
     labels, boxes = [], []
@@ -64,7 +64,7 @@ def _two_parts(root: Path) -> Listing:
     if meta is None:
         raise InputError(f"There is no cars_meta.mat in {root / 'devkit'}: it holds the class names; put it there.")
     class_names = [str(name) for name in read_mat(meta, "class_names")]
-    return Listing(names, np.concatenate(labels), class_names, splits, np.concatenate(boxes))
+    return ListedImages(names, np.concatenate(labels), class_names, splits, np.concatenate(boxes))
 
 
 def _labels(records: np.ndarray, file: Path) -> np.ndarray:

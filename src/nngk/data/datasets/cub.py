@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nngk.data.datasets.official import Dataset, Listing
+from nngk.data.datasets.official import Dataset, ListedImages
 from nngk.errors import InputError
 
 
@@ -14,7 +14,7 @@ def _is_here(folder: Path) -> bool:
     return (folder / "images.txt").is_file() and (folder / "image_class_labels.txt").is_file()
 
 
-def _read(root: Path) -> Listing:
+def _read(root: Path) -> ListedImages:
     images = _pairs(root / "images.txt")
     labels = _pairs(root / "image_class_labels.txt")
     training = _pairs(root / "train_test_split.txt")
@@ -32,7 +32,7 @@ def _read(root: Path) -> Listing:
     except (ValueError, KeyError) as error:
         raise InputError(f"The lists in {root} are damaged ({error}): unpack CUB again.") from error
     corners = np.concatenate([left_top_size[:, :2], left_top_size[:, :2] + left_top_size[:, 2:]], axis=1)
-    return Listing(
+    return ListedImages(
         names=[f"images/{images[i]}" for i in ids],
         labels=label_array,
         class_names=[classes[c] for c in sorted(classes, key=int)],
@@ -42,7 +42,7 @@ def _read(root: Path) -> Listing:
 
 
 def _pairs(file: Path) -> dict[str, str]:
-    """Lines of an id and what belongs to it."""
+    """Return the lines of a file, each an id and its value, as a dictionary."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:

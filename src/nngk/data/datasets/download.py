@@ -16,8 +16,8 @@ from nngk.errors import InputError
 
 
 @dataclass(frozen=True)
-class Source:
-    """A published file."""
+class PublishedFile:
+    """A file that a dataset's authors published."""
 
     url: str
     md5: str | None = None
@@ -27,7 +27,7 @@ class Source:
 class Publication:
     """Where a dataset is published, under which terms, and where else people find it."""
 
-    sources: tuple[Source, ...]
+    files: tuple[PublishedFile, ...]
     licence: str
     folder: str = ""  # the files go into this folder; empty: they bring their own
     gone: str = ""  # why there is no official address any more
@@ -38,8 +38,8 @@ _FLOWERS = "https://www.robots.ox.ac.uk/~vgg/data/flowers/102"
 
 PUBLICATIONS: dict[str, Publication] = {
     "cub200": Publication(
-        sources=(
-            Source(
+        files=(
+            PublishedFile(
                 "https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz",
                 "97eceeb196236b17998738112f37df78",
             ),
@@ -48,24 +48,24 @@ PUBLICATIONS: dict[str, Publication] = {
         "photographers. Cite Wah et al., Technical Report CNS-TR-2011-001, 2011.",
     ),
     "flowers102": Publication(
-        sources=(
-            Source(f"{_FLOWERS}/102flowers.tgz", "52808999861908f626f3c1f4e79d11fa"),
-            Source(f"{_FLOWERS}/imagelabels.mat", "e0620be6f572b9609742df49c70aed4d"),
-            Source(f"{_FLOWERS}/setid.mat", "a5357ecc9cb78c4bef273ce3793fc85c"),
+        files=(
+            PublishedFile(f"{_FLOWERS}/102flowers.tgz", "52808999861908f626f3c1f4e79d11fa"),
+            PublishedFile(f"{_FLOWERS}/imagelabels.mat", "e0620be6f572b9609742df49c70aed4d"),
+            PublishedFile(f"{_FLOWERS}/setid.mat", "a5357ecc9cb78c4bef273ce3793fc85c"),
         ),
         folder="flowers-102",
         licence="Oxford 102 Flowers (Visual Geometry Group): for research; no licence is stated, and the photographs "
         "belong to their photographers. Cite Nilsback and Zisserman, ICVGIP 2008.",
     ),
     "leafsnap": Publication(
-        sources=(Source("http://leafsnap.com/static/dataset/leafsnap-dataset.tar"),),
+        files=(PublishedFile("http://leafsnap.com/static/dataset/leafsnap-dataset.tar"),),
         folder="leafsnap-dataset",
         licence="Leafsnap (Columbia University, University of Maryland, Smithsonian Institution): released to promote "
         "research; no licence is stated. Cite Kumar et al., ECCV 2012.",
         mirrors="kaggle.com/datasets/xhlulu/leafsnap-dataset",
     ),
     "cars196": Publication(
-        sources=(),
+        files=(),
         licence="Stanford Cars: for non-commercial research; the photographs belong to their owners. Cite Krause et "
         "al., 3dRR-13, 2013.",
         gone="The official address of Stanford Cars (ai.stanford.edu/~jkrause/cars/car_dataset.html) has been dead "
@@ -84,10 +84,10 @@ def download(
     progress: Callable[[str, int, int], None] | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Path:
-    """Fetch, unpack and check a dataset; returns its folder.
+    """Fetch, unpack and check a dataset; return its folder.
 
     `progress` gets a file's name, the bytes done and the bytes in all; `say` gets the licence and what happens.
-    Interrupted, it goes on from where it was. A dataset that is complete already is left alone.
+    An interrupted download goes on from where it was. A dataset that is complete already is left alone.
 
     >>> download("mnist", "data")
     Traceback (most recent call last):
@@ -107,47 +107,47 @@ def download(
             "cars_train/, cars_test/, devkit/ and cars_test_annos_withlabels.mat, then look with: nngk data check"
         )
     place = folder / publication.folder
-    for source in publication.sources:
-        _bring(source, place, publication, progress, say)
+    for file in publication.files:
+        _bring(file, place, publication, progress, say)
     root = locate(dataset, place)
     report = check_folder(root) if root is not None else None
     if root is None or report is None or not report.complete:
         found = "; ".join(report.problems) if report is not None else "its folder is not there"
         raise InputError(f"{dataset.title} was fetched to {place} but is not complete: {found}")
-    for source in publication.sources:
-        if _is_archive(source):
-            (place / _file_name(source)).unlink(missing_ok=True)  # unpacked and checked: its space is better free
+    for file in publication.files:
+        if _is_archive(file):
+            (place / _file_name(file)).unlink(missing_ok=True)  # unpacked and checked: its space is better free
     say(f"{dataset.title} is complete in {root}.")
     return root
 
 
 def _bring(
-    source: Source,
+    file: PublishedFile,
     place: Path,
     publication: Publication,
     progress: Callable[[str, int, int], None] | None,
     say: Callable[[str], None],
 ) -> None:
-    name = _file_name(source)
-    say(f"Fetching {source.url}")
+    name = _file_name(file)
+    say(f"Fetching {file.url}")
     try:
         told = None if progress is None else (lambda done, total: progress(name, done, total))
-        file = fetch(source.url, place / name, md5=source.md5, progress=told)
+        fetched = fetch(file.url, place / name, md5=file.md5, progress=told)
     except InputError as error:
         if publication.mirrors:
             raise InputError(f"{error} People use the mirror {publication.mirrors}.") from error
         raise
-    if _is_archive(source):
-        say(f"Unpacking {file}")
-        unpack(file, place)
+    if _is_archive(file):
+        say(f"Unpacking {fetched}")
+        unpack(fetched, place)
 
 
-def _file_name(source: Source) -> str:
-    return source.url.rsplit("/", 1)[1]
+def _file_name(file: PublishedFile) -> str:
+    return file.url.rsplit("/", 1)[1]
 
 
-def _is_archive(source: Source) -> bool:
-    return source.url.endswith((".tgz", ".tar", ".tar.gz"))
+def _is_archive(file: PublishedFile) -> bool:
+    return file.url.endswith((".tgz", ".tar", ".tar.gz"))
 
 
 def unpack(archive: Path, folder: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from nngk.data.datasets.matfile import read_mat
-from nngk.data.datasets.official import Dataset, Listing
+from nngk.data.datasets.official import Dataset, ListedImages
 from nngk.errors import InputError
 
 
@@ -15,7 +15,7 @@ def _is_here(folder: Path) -> bool:
     return (folder / "imagelabels.mat").is_file() and (folder / "setid.mat").is_file()
 
 
-def _read(root: Path) -> Listing:
+def _read(root: Path) -> ListedImages:
     labels = read_mat(root / "imagelabels.mat", "labels").astype(np.int64) - 1  # MATLAB counts from 1
     splits = np.full(len(labels), "", dtype=object)
     for split, variable in (("train", "trnid"), ("val", "valid"), ("test", "tstid")):
@@ -25,7 +25,7 @@ def _read(root: Path) -> Listing:
         splits[ids - 1] = split
     if (splits == "").any():
         raise InputError(f"{root / 'setid.mat'} leaves out image {int(np.argmax(splits == '')) + 1}: fetch it again.")
-    return Listing(
+    return ListedImages(
         names=[f"jpg/image_{number:05d}.jpg" for number in range(1, len(labels) + 1)],
         labels=labels,
         # The dataset's files give the kinds no names.

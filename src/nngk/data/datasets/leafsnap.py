@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nngk.data.datasets.official import Dataset, Listing
+from nngk.data.datasets.official import Dataset, ListedImages
 from nngk.data.folder import is_image
 from nngk.errors import InputError
 
@@ -19,18 +19,18 @@ def _is_here(folder: Path) -> bool:
     return (folder / _FIELD).is_dir() or (folder / _LIST).is_file()
 
 
-def _read(root: Path) -> Listing:
+def _read(root: Path) -> ListedImages:
     names = _listed(root / _LIST) if (root / _LIST).is_file() else _found(root)
     if not names:
         raise InputError(f"{root / _FIELD} has no images: Leafsnap keeps each species' pictures in a folder there.")
     species = [name.split("/")[-2] for name in names]
     class_names = sorted(set(species))
     number = {name: label for label, name in enumerate(class_names)}
-    return Listing(names, np.array([number[name] for name in species], dtype=np.int64), class_names)
+    return ListedImages(names, np.array([number[name] for name in species], dtype=np.int64), class_names)
 
 
 def _listed(file: Path) -> list[str]:
-    """The field pictures of the list that comes with the dataset: it tells what a copy lacks."""
+    """Return the field pictures that the dataset's own list names: it tells what a copy lacks."""
     with file.open(newline="", encoding="utf-8") as stream:
         rows = csv.DictReader(stream, delimiter="\t")
         if not {"image_path", "source"} <= set(rows.fieldnames or ()):

@@ -11,7 +11,7 @@ from nngk.errors import InputError, MissingExtra
 
 
 def read_mat(file: Path, variable: str) -> np.ndarray:
-    """One variable of a .mat file, with at least one dimension."""
+    """Return one variable of a .mat file, with at least one dimension."""
     try:
         from scipy.io import loadmat
     except ImportError:
@@ -28,7 +28,7 @@ def read_mat(file: Path, variable: str) -> np.ndarray:
 
 
 def field(records: np.ndarray, name: str, file: Path) -> list[Any]:
-    """One field of an array of MATLAB structures."""
+    """Return one field of an array of MATLAB structures."""
     if records.dtype.names is None or name not in records.dtype.names:
         raise InputError(f"The records in {file} have no field '{name}': it is not the file this dataset comes with.")
     return [value.item() if isinstance(value, np.ndarray) else value for value in records[name]]

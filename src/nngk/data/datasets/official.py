@@ -11,12 +11,12 @@ import numpy as np
 
 from nngk.data.folder import is_image
 from nngk.data.splits import stratified
-from nngk.data.table import ImageTable, listing
+from nngk.data.table import ImageTable, quoted
 from nngk.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)
-class Listing:
+class ListedImages:
     """The images that a dataset's own files name, whether they are there or not."""
 
     names: list[str]  # relative to the dataset's folder
@@ -34,7 +34,7 @@ class Dataset:
     title: str
     folders: tuple[str, ...]  # the names it unpacks to
     is_here: Callable[[Path], bool]
-    read: Callable[[Path], Listing]
+    read: Callable[[Path], ListedImages]
     images: int
     classes: int
     official: Mapping[str, int] | None  # images in each official split
@@ -45,7 +45,7 @@ class Dataset:
 
 
 def locate(dataset: Dataset, folder: Path) -> Path | None:
-    """The dataset's own folder: `folder` itself or one inside it."""
+    """Return the dataset's own folder, `folder` itself or one inside it; None if neither is."""
     inside = [folder / name for name in dataset.folders]
     if folder.is_dir():
         inside += sorted(sub for sub in folder.iterdir() if sub.is_dir() and not sub.name.startswith("."))
@@ -58,7 +58,7 @@ def locate(dataset: Dataset, folder: Path) -> Path | None:
 def read_official(
     dataset: Dataset, root: Path, *, task: str, seed: int, allow_missing: bool, crop_boxes: bool | None
 ) -> ImageTable:
-    """The table of a published dataset, split for the task as in the paper."""
+    """Return the table of a published dataset, split for the task as in the paper."""
     listed = dataset.read(root)
     paths = resolve(root, listed.names)
     there = np.array([path is not None for path in paths], dtype=bool)
@@ -86,8 +86,8 @@ def read_official(
     return table.select(there)
 
 
-def task_splits(dataset: Dataset, listed: Listing, task: str, seed: int) -> list[str]:
-    """'metric': the first half of the classes trains, the other tests. 'classify': official, with validation."""
+def task_splits(dataset: Dataset, listed: ListedImages, task: str, seed: int) -> list[str]:
+    """Return each image's split: by halves of the classes for 'metric', official with validation for 'classify'."""
     if task == "metric":
         half = len(listed.class_names) // 2
         return ["train" if label < half else "test" for label in listed.labels]
@@ -106,7 +106,7 @@ def task_splits(dataset: Dataset, listed: Listing, task: str, seed: int) -> list
 
 
 def resolve(root: Path, names: Sequence[str]) -> list[Path | None]:
-    """Each listed image's file: by its name, or by its name with any other image ending; None where there is none."""
+    """Return the file of each listed image, whatever image ending it has; None where there is no such file."""
     folders: dict[Path, dict[str, str]] = {}
     found: list[Path | None] = []
     for name in names:
@@ -120,7 +120,7 @@ def resolve(root: Path, names: Sequence[str]) -> list[Path | None]:
 
 
 def _files(folder: Path) -> dict[str, str]:
-    """File names by themselves and by their stems."""
+    """Return a folder's file names, by themselves and by their stems."""
     try:
         with os.scandir(folder) as entries:
             names = sorted(entry.name for entry in entries if entry.is_file())
@@ -130,8 +130,8 @@ def _files(folder: Path) -> dict[str, str]:
     return {**stems, **{name: name for name in names}}
 
 
-def shortfalls(dataset: Dataset, listed: Listing, there: np.ndarray) -> list[str]:
-    """What a copy lacks of the published dataset, in words; nothing when it is complete."""
+def shortfalls(dataset: Dataset, listed: ListedImages, there: np.ndarray) -> list[str]:
+    """Return what a copy lacks of the published dataset, in words; an empty list when it is complete."""
     faults = []
     if len(listed.names) != dataset.images or len(listed.class_names) != dataset.classes:
         faults.append(
@@ -143,20 +143,20 @@ def shortfalls(dataset: Dataset, listed: Listing, there: np.ndarray) -> list[str
         classes = len({int(listed.labels[i]) for i in gone})
         faults.append(
             f"{len(gone):,} of {len(there):,} listed images are missing, from {classes} class(es)"
-            f"{_by_split(listed, gone)}: {listing([listed.names[i] for i in gone], 3)}"
+            f"{_by_split(listed, gone)}: {quoted([listed.names[i] for i in gone], 3)}"
         )
     return faults + (_odd_sizes(dataset, listed) if not faults else [])
 
 
-def _by_split(listed: Listing, rows: Sequence[int]) -> str:
+def _by_split(listed: ListedImages, rows: Sequence[int]) -> str:
     if listed.splits is None:
         return ""
     counts = {name: sum(listed.splits[i] == name for i in rows) for name in ("train", "val", "test")}
     return f" ({', '.join(f'{count:,} {name}' for name, count in counts.items() if count)})"
 
 
-def _odd_sizes(dataset: Dataset, listed: Listing) -> list[str]:
-    """Lists of the right length that are divided differently from the published ones."""
+def _odd_sizes(dataset: Dataset, listed: ListedImages) -> list[str]:
+    """Return how lists of the right length are divided differently from the published ones."""
     faults = []
     if dataset.official is not None and listed.splits is not None:
         for name, expected in dataset.official.items():

@@ -12,20 +12,22 @@ from pathlib import Path
 
 import numpy as np
 
-from nngk.data.packs.format import Pack, finished
-from nngk.data.packs.write import Progress, keys, places, write
+from nngk.data.packs.build import write_pack
+from nngk.data.packs.keys import picture_keys, picture_places
+from nngk.data.packs.layout import Pack, finished
 from nngk.data.table import ImageTable
 from nngk.errors import InputError
 from nngk.files import locked
+from nngk.progress import Seen
 
 _PREFIX = "cache-"
 
 
 def cached(
-    table: ImageTable, size: int, folder: Path, threads: int, progress: Progress | None = None
+    table: ImageTable, size: int, folder: Path, threads: int, progress: Seen | None = None
 ) -> tuple[list[np.memmap], np.ndarray, np.ndarray]:
     """The arrays that hold the table's pictures, and for each picture the number of its array and its row there."""
-    wanted = keys(table)
+    wanted = picture_keys(table)
     packs, found = _look_up(folder, size, wanted)
     if (found[:, 0] < 0).any():
         with locked(folder):
@@ -33,7 +35,7 @@ def cached(
             missing = np.flatnonzero(found[:, 0] < 0)
             if len(missing):
                 _forget_stale(folder, table, wanted)
-                write(
+                write_pack(
                     table.select(missing),
                     _shard(folder, size, table, missing),
                     size,
@@ -72,7 +74,7 @@ def _look_up(folder: Path, size: int, wanted: list[str]) -> tuple[list[Pack], np
 def _forget_stale(folder: Path, table: ImageTable, wanted: list[str]) -> None:
     """Drop the packs this cache wrote whose every picture has changed on disk since."""
     current: dict[str, set[str]] = {}
-    for place, key in zip(places(table), wanted):
+    for place, key in zip(picture_places(table), wanted):
         current.setdefault(place, set()).add(key)
     for pack in _packs(folder):
         if not pack.folder.name.startswith(_PREFIX) or pack.meta["boxes_applied"] != (table.boxes is not None):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nngk import __version__
-from nngk.data.packs.write import cpu_count
+from nngk.device import cpu_count
 from nngk.errors import InputError
 from nngk.experiments.compare.compare import source_commit
 from nngk.experiments.paper.experiments import EXPERIMENTS, find_experiment

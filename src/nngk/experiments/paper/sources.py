@@ -6,7 +6,7 @@ from pathlib import Path
 
 from nngk.data import DATASETS, ImageTable, read_images
 from nngk.data.datasets.official import locate
-from nngk.data.packs.format import is_pack, open_pack
+from nngk.data.packs.layout import is_pack, open_pack
 from nngk.errors import InputError
 from nngk.experiments.paper.quick import quick_table
 

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from nngk.data import Images, ImageTable, evaluation, square
+from nngk.data import Images, ImageTable, centre_crop, square
 from nngk.experiments.paper.protocol import train_and_test
 from nngk.experiments.paper.trial import Experiment, Job, Trial, View
 from nngk.files import write_atomically
@@ -38,7 +38,7 @@ def mapped(job: Job) -> dict[str, Any]:
     x = embed(
         model.network,
         Images(table, spec.resize, job.settings.cache),
-        evaluation(spec.size, spec.mean, spec.std),
+        centre_crop(spec.size, spec.mean, spec.std),
         device=model.device,
         amp=bool(job.settings.amp),
     )

@@ -45,7 +45,7 @@ class ConvReLU(nn.Module):
 
 
 def in_blocks(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Colour images of even sides and weights of 7×7 in blocks of 2×2 pixels, padding included.
+    """Return colour images of even sides and weights of 7×7 in blocks of 2×2 pixels, padding included.
 
     The first convolution, with a stride of two, is then one of 4×4 blocks without a stride: three channels keep a GPU's
     matrix units waiting, twelve do not.
@@ -88,7 +88,7 @@ class LocalResponseNorm(nn.LocalResponseNorm):
 
 
 def _answers_alone() -> bool:
-    """Whether neither a gradient nor a compiler follows what is computed."""
+    """Return whether neither a gradient nor a compiler follows what is computed."""
     return not (torch.is_grad_enabled() or torch.compiler.is_compiling())
 
 

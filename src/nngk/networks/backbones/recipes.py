@@ -141,7 +141,7 @@ RECIPES: dict[str, Recipe] = {
 
 
 def recipe(name: str) -> Recipe:
-    """The recipe of a network's name; an InputError names the nearest for a typo.
+    """Return the recipe of a network's name; raise InputError with the nearest name for a typo.
 
     >>> recipe("vgg16").layer
     'FC7 without its ReLU'

@@ -11,7 +11,7 @@ from nngk.networks.input_spec import InputSpec, triple
 
 
 def import_timm(name: str) -> ModuleType:
-    """timm, after a check that it is there and knows the network."""
+    """Return timm; raise InputError if it is not installed or does not know the network."""
     try:
         import timm
     except ImportError as error:
@@ -26,7 +26,7 @@ def import_timm(name: str) -> ModuleType:
 
 
 def build_timm(name: str) -> tuple[nn.Module, int, bool]:
-    """(backbone, channels, whether it gives a vector) with random weights.
+    """Return a backbone with random weights, its channels, and whether it gives a vector.
 
     A convolutional network is cut before its pooling, so that the head pools; one that works on tokens keeps its own.
     """
@@ -58,7 +58,8 @@ def give_maps(backbone: Any) -> None:
     """Let one of timm's EfficientNets give the maps of its last stages as well, as many as its ``layers`` says.
 
     Hooks, not a wrapper, so that parameter names stay timm's; they find everything in the module they are called with,
-    so that a copy of the network has maps of its own.
+    so that a copy of the network has maps of its own. timm's own ``features_only`` ends at the last block of each
+    resolution: it has neither the map of 192 channels nor the widest one, of 1280, which serves best.
     """
     backbone.layers = 1
     for stage in backbone.blocks:
@@ -76,7 +77,7 @@ def _all_maps(backbone: Any, inputs: Any, features: Tensor) -> Tensor | tuple[Te
 
 
 def timm_input(name: str) -> InputSpec:
-    """The input that timm's weights of that name were trained on."""
+    """Return the input that timm's weights of that name were trained on."""
     timm = import_timm(name)
     config: dict[str, Any] = timm.get_pretrained_cfg(name).to_dict()
     size = int(config["input_size"][-1])
@@ -89,7 +90,7 @@ def _channels_first(module: nn.Module, inputs: Any, features: Tensor) -> Tensor:
 
 
 def _probe(backbone: nn.Module) -> Tensor:
-    """The features of one black image, to learn their shape."""
+    """Return the features of one black image, to learn their shape."""
     config = getattr(backbone, "pretrained_cfg", None) or {}
     channels, height, width = config.get("input_size", (3, 224, 224))
     backbone.eval()

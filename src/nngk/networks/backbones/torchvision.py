@@ -9,14 +9,14 @@ from nngk.networks.fused.convolution import conv_relu
 
 
 def frozen(norm: nn.Module) -> bool:
-    """Whether a BatchNorm goes by its stored statistics: then it is a scale and a shift."""
+    """Return whether a BatchNorm goes by its stored statistics: then it is a scale and a shift."""
     return not norm.training and isinstance(norm.running_mean, Tensor)
 
 
 def folded(conv: nn.Module, norm: nn.Module) -> tuple[Tensor, Tensor]:
-    """Weight and bias of a convolution that has taken over the frozen BatchNorm behind it.
+    """Return the weight and bias of a convolution that has taken over the frozen BatchNorm behind it.
 
-    A pass over the map less, in a training step four.
+    That saves one pass over the map, and four in a training step.
     """
     assert isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d)
     assert norm.running_var is not None and norm.running_mean is not None
@@ -92,14 +92,14 @@ class GoogLeNetBN(GoogLeNet):
 
 
 def alexnet_fc7() -> nn.Module:
-    """AlexNet up to FC7 without its ReLU; FC6's dropout is AlexNet's own, FC7's belongs to the head."""
+    """Return AlexNet up to FC7 without its ReLU; FC6's dropout is AlexNet's own, FC7's belongs to the head."""
     network = AlexNet()
     network.classifier = network.classifier[:5]
     return network
 
 
 def vgg16_fc7() -> nn.Module:
-    """VGG16 up to FC7 without its ReLU."""
+    """Return VGG16 up to FC7 without its ReLU."""
     network = vgg16()
     network.classifier = network.classifier[:4]
     return network

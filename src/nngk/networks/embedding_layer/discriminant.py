@@ -18,7 +18,7 @@ ENOUGH = 20_000
 
 
 def discriminant(features: Tensor, labels: Tensor, dim: int, shrinkage: float = 3.0) -> Tensor:
-    """Directions (channels, dim): first those that tell classes apart, then those in which the rest varies most.
+    """Return directions (channels, dim): those that tell classes apart, then those in which the rest varies most.
 
     >>> x = torch.tensor([[0.0, 9.0], [0.1, -9.0], [1.0, 9.1], [1.1, -9.0]])
     >>> w = discriminant(x, torch.tensor([0, 0, 1, 1]), dim=1, shrinkage=1e-4)
@@ -58,5 +58,5 @@ def start_embedding(linear: nn.Linear, features: Tensor, labels: Tensor, shrinka
 
 
 def _directions(rows: Tensor, count: int) -> Tensor:
-    """The ``count`` orthonormal directions (columns) in which rows extend most."""
+    """Return the ``count`` orthonormal directions (columns) in which rows extend most."""
     return torch.linalg.eigh(rows.T @ rows)[1].flip(1)[:, :count]

@@ -1,7 +1,8 @@
 """A convolution with its bias, what lies beside it and its ReLU in one kernel, where cuDNN is there to run it.
 
 PyTorch writes a convolution's result, reads it to add the bias, and reads it again for the ReLU: passes over the
-map that cost a network in half precision, whose products are fast, a good part of its time (docs/gpu.md).
+map that cost a network in half precision, whose products are fast, a good part of its time (docs/gpu.md). Launching
+the fused kernel takes the host longer than launching the three, so that it pays only in a CUDA graph.
 """
 
 from typing import Any
@@ -10,13 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d
 
-from nngk.accel import DTYPES
+from nngk.accel import DTYPES, is_capturing
 
 
 def conv_relu(
     x: Tensor, weight: Tensor, bias: Tensor, stride: int = 1, padding: int = 0, beside: Tensor | None = None
 ) -> Tensor:
-    """``relu(conv2d(x, weight, bias, stride, padding) + beside)``.
+    """Return ``relu(conv2d(x, weight, bias, stride, padding) + beside)``.
 
     >>> x, weight = torch.ones(1, 1, 2, 2), torch.full((1, 1, 1, 1), 2.0)
     >>> conv_relu(x, weight, torch.tensor([-1.0]), beside=-x).flatten().tolist()
@@ -31,9 +32,12 @@ def conv_relu(
 
 
 def fusable(x: Tensor) -> bool:
-    """Whether cuDNN's fused convolution can work on ``x``. ROCm calls its own library by the same name, without it."""
+    """Return whether cuDNN's fused convolution can work on ``x``, and pays: while a CUDA graph is being captured.
+
+    ROCm calls its own library by the same name, without that operation.
+    """
     cudnn = torch.version.cuda is not None and torch.backends.cudnn.enabled and torch.backends.cudnn.is_available()
-    return x.is_cuda and x.dtype in DTYPES and cudnn and not torch.compiler.is_compiling()
+    return is_capturing() and x.is_cuda and x.dtype in DTYPES and cudnn and not torch.compiler.is_compiling()
 
 
 class _ConvReLU(torch.autograd.Function):

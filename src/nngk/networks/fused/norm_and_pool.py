@@ -3,7 +3,7 @@
 
 PyTorch builds the normalisation out of a three-dimensional pooling, powers and copies, mostly in float32, and its
 pooling writes an index of eight bytes beside every value: together they cost a refresh of the bank more than the
-convolutions do. Triton is imported with this module: ask ``usable`` of ``nngk.kernel.triton.losses`` before.
+convolutions do. Triton is imported with this module: ask ``nngk.accel.usable`` before.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ ELEMENTS = 2048  # that a program holds at once
 
 @triton.jit
 def _squares(x, row, channel, inside, C: tl.constexpr, HALF: tl.constexpr):
-    """The sum of squares over the channels around each."""
+    """Return the sum of squares over the channels around each."""
     total = tl.zeros(channel.shape, tl.float32)
     for d in tl.static_range(-HALF, HALF + 1):
         near = channel + d
@@ -35,7 +35,7 @@ def _normalise(
     C: tl.constexpr, HALF: tl.constexpr, ALPHA: tl.constexpr, BETA: tl.constexpr, K: tl.constexpr,
     ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """y = x (k + α Σ x²)^-β over a window of channels."""
+    """Compute y = x (k + α Σ x²)^-β over a window of channels."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     channel = tl.arange(0, WIDTH)[None, :] + tl.zeros((ROWS, 1), tl.int32)
     inside = (row < rows) & (channel < C)
@@ -50,7 +50,7 @@ def _normalise_backward(
     C: tl.constexpr, HALF: tl.constexpr, ALPHA: tl.constexpr, BETA: tl.constexpr, K: tl.constexpr,
     ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """∂x = g s^-β - 2αβ x Σ g x s^(-β-1) over the same window, where s = k + α Σ x² is computed anew."""
+    """Compute ∂x = g s^-β - 2αβ x Σ g x s^(-β-1) over the same window, where s = k + α Σ x² is computed anew."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     channel = tl.arange(0, WIDTH)[None, :] + tl.zeros((ROWS, 1), tl.int32)
     inside = (row < rows) & (channel < C)
@@ -76,7 +76,7 @@ def _max_pool(
     C: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, OUT_HEIGHT: tl.constexpr, OUT_WIDTH: tl.constexpr,
     SIDE: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """A row is a pixel of the pooled map."""
+    """Compute the maxima of windows; a row is a pixel of the pooled map."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     top = row // OUT_WIDTH % OUT_HEIGHT * STRIDE - PADDING
     left = row % OUT_WIDTH * STRIDE - PADDING
@@ -110,12 +110,12 @@ class _LocalResponseNorm(torch.autograd.Function):
 
 
 def local_response_norm(x: Tensor, size: int, alpha: float, beta: float, k: float) -> Tensor:
-    """Like ``torch.nn.functional.local_response_norm`` with an odd size: sums in float32, the result as ``x`` is."""
+    """Normalise like ``torch.nn.functional.local_response_norm`` with an odd size, with sums in float32."""
     return _LocalResponseNorm.apply(channels_last(x), size, alpha, beta, k)
 
 
 def max_pool(x: Tensor, side: int, stride: int, padding: int, ceil_mode: bool) -> Tensor:
-    """Like ``torch.nn.functional.max_pool2d``, without its gradient."""
+    """Pool like ``torch.nn.functional.max_pool2d``, without its gradient."""
     x = channels_last(x)
     n, channels, height, width = x.shape
     out_height, out_width = (pooled_size(s, side, stride, padding, ceil_mode) for s in (height, width))
@@ -130,7 +130,7 @@ def max_pool(x: Tensor, side: int, stride: int, padding: int, ceil_mode: bool) -
 
 
 def pooled_size(size: int, side: int, stride: int, padding: int, ceil_mode: bool) -> int:
-    """A side of a pooled map; where it is rounded up, the last window still begins on the map.
+    """Return a side of a pooled map; where it is rounded up, the last window still begins on the map.
 
     >>> pooled_size(112, 3, 2, 0, True), pooled_size(112, 3, 2, 0, False), pooled_size(7, 3, 1, 1, False)
     (56, 55, 7)

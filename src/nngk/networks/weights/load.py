@@ -1,7 +1,6 @@
-"""Putting weights into a network, and refusing those of another one."""
+"""Putting weights into a backbone, and refusing those of another one."""
 
-from dataclasses import dataclass
-from os import PathLike, fspath
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -9,63 +8,41 @@ from torch import Tensor, nn
 from nngk.errors import InputError
 from nngk.networks.backbones.recipes import RECIPES, TIMM, recipe
 from nngk.networks.input_spec import InputSpec
-from nngk.networks.network import EmbeddingNetwork
-from nngk.networks.weights.names import State, compute_dtype, strip_prefixes, translate
-from nngk.networks.weights.read import Weights, fetch_imagenet, read_file
+from nngk.networks.weights.names import State, strip_prefixes, translate
+from nngk.networks.weights.read import Weights
 from nngk.networks.weights.recognise import looks_like
 
 # First parts of names that stand for a classifier or a training aid, which an embedding does without.
 CLASSIFIERS = ("fc", "classifier", "head", "aux1", "aux2", "last_linear", "logits", "loss1", "loss2")
 
 
-@dataclass(frozen=True)
-class LoadReport:
-    """What was loaded: from where, stored in which type, and the names in the file that the network has no use for."""
+class Loaded(NamedTuple):
+    """What a backbone was given: the file's tensors under its own names, and the input that they expect."""
 
-    source: str
-    dtype: str
-    classifier: tuple[str, ...] = ()
-    unused: tuple[str, ...] = ()
+    state: State
+    input: InputSpec
+    classifier: tuple[str, ...]  # names of tensors that belong to the file's own classifier
+    unused: tuple[str, ...]  # other names that the backbone has no use for
 
 
-def load_weights(network: EmbeddingNetwork, source: str | PathLike[str]) -> LoadReport:
-    """Load 'imagenet', 'random' (nothing) or a file into the backbone; the input and `config` follow the weights.
+def load_backbone(name: str, backbone: nn.Module, weights: Weights) -> Loaded:
+    """Copy `weights` into the backbone of the network `name`; raise InputError if they are another network's.
 
-    Names may be torchvision's, timm's, Caffe's layers or carry the prefixes that training frameworks add. Values are
-    kept in the backbone's own type, whatever they are stored in.
-
-    >>> from nngk.networks import create_network
-    >>> load_weights(create_network("small"), "random").source
-    'random'
+    Values are kept in the backbone's own type, whatever they are stored in.
     """
-    source = fspath(source)
-    if source == "random":
-        network.config["weights"] = {"source": "random"}
-        return LoadReport("random", "none")
-    name = network.config["name"]
-    weights = fetch_imagenet(name) if source == "imagenet" else read_file(source)
-    kind = "imagenet" if source == "imagenet" else "file"
-    state, spec = prepare(name, network.backbone, weights)
-    classifier, unused = fit(name, network.backbone, state, weights)
-    dtype = compute_dtype(weights.state)
-    network.config["weights"] = {"source": kind, "name": weights.name, "stored_as": dtype}
-    network.input = spec
-    return LoadReport(kind, dtype, tuple(classifier), tuple(unused))
-
-
-def prepare(name: str, backbone: nn.Module, weights: Weights) -> tuple[State, InputSpec]:
-    """The tensors under the backbone's names, and the input that they expect."""
     written_for = weights.metadata.get("arch")
     if written_for in RECIPES and written_for not in (name, name.removeprefix(TIMM)):
         # The strides of the two ResNet50 leave no trace in names and shapes, so the file's own word counts.
         raise InputError(f"{weights.name} says that it is for '{written_for}', not for '{name}'.")
-    state = strip_prefixes(weights.state, set(backbone.state_dict()))
-    return translate(name, state, recipe(name).input)
-
-
-def fit(name: str, backbone: nn.Module, state: State, weights: Weights) -> tuple[list[str], list[str]]:
-    """Copy the tensors into the backbone; (classifier's names, other unused names)."""
     own = backbone.state_dict()
+    state, spec = translate(name, strip_prefixes(weights.state, set(own)), recipe(name).input)
+    classifier, unused = _fitting(name, own, state, weights)
+    backbone.load_state_dict({key: state[key].to(own[key].dtype) for key in own if key in state}, strict=False)
+    return Loaded(state, spec, tuple(classifier), tuple(unused))
+
+
+def _fitting(name: str, own: State, state: State, weights: Weights) -> tuple[list[str], list[str]]:
+    """Return the classifier's names and other unused names of `state`; raise InputError if it does not fit `own`."""
     # Old files have no batch counters, and nothing here reads them.
     missing = [key for key in own if key not in state and not key.endswith("num_batches_tracked")]
     misshapen = [key for key in own if key in state and state[key].shape != own[key].shape]
@@ -81,7 +58,6 @@ def fit(name: str, backbone: nn.Module, state: State, weights: Weights) -> tuple
     broken = [key for key in own if key in state and not torch.isfinite(state[key]).all()]
     if broken:
         raise InputError(f"{weights.name} holds values that are not finite in {_some(broken)}; the file is damaged.")
-    backbone.load_state_dict({key: state[key].to(own[key].dtype) for key in own if key in state}, strict=False)
     return classifier, others
 
 

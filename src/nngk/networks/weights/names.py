@@ -51,7 +51,7 @@ CAFFE: dict[str, tuple[dict[str, str], str, Triple]] = {
 
 
 def unwrap(content: Mapping[str, Any]) -> State:
-    """The tensors of a file's content, out of the dictionary that a training framework wraps them in."""
+    """Return the tensors of a file's content, out of the dictionary that a training framework wraps them in."""
     for wrapper in WRAPPERS:
         inner = content.get(wrapper)
         if isinstance(inner, Mapping) and any(isinstance(value, Tensor) for value in inner.values()):
@@ -60,7 +60,7 @@ def unwrap(content: Mapping[str, Any]) -> State:
 
 
 def strip_prefixes(state: State, expected: set[str]) -> State:
-    """Take 'module.', 'model.', … off the names, as often as most of them have one that the network itself has not.
+    """Take 'module.', 'model.', … off the names while most of them have one that the network itself does not have.
 
     >>> list(strip_prefixes({"module.model.fc.bias": torch.zeros(1)}, {"fc.bias"}))
     ['fc.bias']
@@ -78,7 +78,7 @@ def strip_prefixes(state: State, expected: set[str]) -> State:
 
 
 def translate(name: str, state: State, spec: InputSpec) -> tuple[State, InputSpec]:
-    """The names (and the input) of another library's file for network `name`, turned into the backbone's."""
+    """Return the tensors of another library's file under the backbone's names, and the input that they expect."""
     if name == "efficientnet-lite0" and any(key.startswith("_blocks.") for key in state):
         return {_lite0(key): value for key, value in state.items()}, spec
     if name == "vgg16" and "pre_logits.fc1.weight" in state:
@@ -95,7 +95,7 @@ def translate(name: str, state: State, spec: InputSpec) -> tuple[State, InputSpe
 
 
 def _lite0(key: str) -> str:
-    """The name that timm gives to a tensor of the efficientnet_lite0 wheel."""
+    """Return the name that timm gives to a tensor of the efficientnet_lite0 wheel."""
     block = re.match(r"_blocks\.(\d+)\.(.*)", key)
     if block is None:
         tops = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2", "_fc": "classifier"}
@@ -138,7 +138,10 @@ def _flat(value: Tensor, key: str) -> Tensor:
 
 
 def _from_caffe(state: State, names: Mapping[str, str]) -> State:
-    """Caffe's layer names, as converters spell them ('inception_3a/1x1.weight', 'inception_3a_1x1_bias', …)."""
+    """Return the tensors of Caffe's layers under the backbone's names.
+
+    Converters spell the layers 'inception_3a/1x1.weight', 'inception_3a_1x1_bias' and in other ways.
+    """
     renamed: State = {}
     for key, value in state.items():
         spelt = re.fullmatch(r"(.+?)[./_](weight|bias|weights|biases)", key)
@@ -154,7 +157,7 @@ def _from_caffe(state: State, names: Mapping[str, str]) -> State:
 
 
 def compute_dtype(state: State) -> str:
-    """The floating type that most of a file's values are stored in, such as 'float16'."""
+    """Return the floating type that most of a file's values are stored in, such as 'float16'."""
     sizes: dict[torch.dtype, int] = {}
     for value in state.values():
         if value.is_floating_point():

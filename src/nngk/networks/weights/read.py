@@ -26,8 +26,13 @@ class Weights(NamedTuple):
     name: str
 
 
+def read_weights(name: str, source: str) -> Weights:
+    """Return the weights for the network `name` from `source`: 'imagenet' or the path of a file."""
+    return fetch_imagenet(name) if source == "imagenet" else read_file(source)
+
+
 def read_file(path: str | Path) -> Weights:
-    """The tensors of a safetensors or .pth file."""
+    """Return the tensors of a safetensors or .pth file."""
     path = Path(path)
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
@@ -64,7 +69,7 @@ def _load(path: Path) -> Mapping[str, Any]:
 
 
 def fetch_imagenet(name: str) -> Weights:
-    """The ImageNet weights of a network, from where its library keeps them."""
+    """Return the ImageNet weights of a network, from where its library keeps them."""
     if name == LITE0:
         return _from_wheel()
     if name.startswith(TIMM):

@@ -14,7 +14,7 @@ SLOW = ("regnet*", "vit*", "swin*", "maxvit*")
 
 
 def looks_like(state: State) -> str | None:
-    """The name of the network whose tensors these are: one of ours, else one of torchvision's; None if neither.
+    """Return the name of the network whose tensors these are, ours first, then torchvision's; None if neither knows.
 
     >>> looks_like({"fc.weight": torch.zeros(2, 2)}) is None
     True
@@ -42,7 +42,7 @@ def looks_like(state: State) -> str | None:
 
 @functools.cache
 def _shapes(name: str) -> dict[str, torch.Size]:
-    """The shapes of a network's tensors by name; none where the package that builds it is absent."""
+    """Return the shapes of a network's tensors by name; none where the package that builds it is absent."""
     with torch.device("meta"), warnings.catch_warnings():  # no storage, so that trying them all takes seconds
         warnings.simplefilter("ignore")  # torchvision's remarks on slow initialisation
         try:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from nngk.data.table import ImageTable
 from nngk.errors import InputError
 
 IMAGES = "images.npy"
@@ -59,7 +60,7 @@ def open_pack(folder: Path) -> Pack:
         images = map_images(folder / IMAGES)
     except FileNotFoundError as error:
         raise InputError(
-            f"{folder} is not a pack: it has no {Path(error.filename).name}. Write one with nngk.data.packs.write()."
+            f"{folder} is not a pack: it has no {Path(error.filename).name}. Write one with nngk.data.pack()."
         ) from None
     except (ValueError, OSError, EOFError) as error:
         raise InputError(f"{again} ({error}).") from error
@@ -119,3 +120,16 @@ def packed_row(path: Path) -> np.ndarray | None:
     if row >= len(images):
         raise InputError(f"The pack {path.parent.parent} has {len(images)} images, so there is no {path.name}.")
     return np.asarray(images[row])
+
+
+def pack_table(folder: Path) -> ImageTable:
+    """The table of a pack. Its paths lead into the pack, its boxes are already applied."""
+    meta = open_pack(folder).meta
+    return ImageTable(
+        paths=[row_path(folder, row, path) for row, path in enumerate(meta["paths"])],
+        labels=np.array(meta["labels"], dtype=np.int64),
+        class_names=list(meta["class_names"]),
+        splits=meta["splits"],
+        name=meta["name"],
+        task=meta["task"],
+    )

@@ -11,33 +11,20 @@ import os
 import shutil
 import time
 import zlib
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from nngk.data.decode import square
-from nngk.data.packs.format import (
-    FORMAT,
-    IMAGES,
-    TABLE,
-    VERSION,
-    finished,
-    is_pack,
-    open_pack,
-    row_number,
-    row_path,
-)
+from nngk.data.packs.keys import absolute, picture_keys, picture_places
+from nngk.data.packs.layout import FORMAT, IMAGES, TABLE, VERSION, finished, is_pack
 from nngk.data.table import ImageTable
+from nngk.device import cpu_count
 from nngk.errors import InputError
 from nngk.files import locked, write_json
-
-if TYPE_CHECKING:
-    from nngk.data.images import Images
-
-Progress = Callable[[int, int], None]  # images done, images in all
+from nngk.progress import Seen
 
 _CHUNK = 64  # images decoded between two looks at the clock
 _SAVE_SECONDS = 5.0  # an interrupted build loses at most this much work
@@ -49,7 +36,7 @@ def pack(
     size: int = 256,
     *,
     threads: int | None = None,
-    progress: Progress | None = None,
+    progress: Seen | None = None,
 ) -> Path:
     """Write a table's images, cropped to their boxes and squashed to size×size, into the folder `out`.
 
@@ -61,9 +48,8 @@ def pack(
     ...     for name in "ab":
     ...         Image.new("RGB", (5, 4)).save(f"{home}/{name}.png")
     ...     table = ImageTable([Path(home, "a.png"), Path(home, "b.png")], np.array([0, 1]), ["a", "b"])
-    ...     images, again = read_pack(pack(table, f"{home}/packed", 8))
-    ...     images.batch([1, 0]).shape, again.class_names
-    (torch.Size([2, 3, 8, 8]), ['a', 'b'])
+    ...     sorted(file.name for file in pack(table, f"{home}/packed", 8).iterdir() if file.name[0] != ".")
+    ['images.npy', 'table.json']
     """
     out = Path(out)
     if not len(table):
@@ -71,69 +57,18 @@ def pack(
     if out.exists() and not is_pack(out) and any(not _ours(file.name) for file in out.iterdir()):
         raise InputError(f"{out} holds other files: name an empty or a new folder for the pack.")
     before = finished(out)
-    if before is not None and not set(before.meta.get("places", ())) & set(places(table)):
+    if before is not None and not set(before.meta.get("places", ())) & set(picture_places(table)):
         raise InputError(f"{out} holds a pack of other images ({before.meta.get('name')}): name a new folder.")
     with locked(out):
-        write(table, out, size, threads=threads, progress=progress)
+        write_pack(table, out, size, threads=threads, progress=progress)
     return out
 
 
-def read_pack(folder: str | Path) -> tuple[Images, ImageTable]:
-    """The images of a pack, ready for `.batch()`, and their table."""
-    from nngk.data.images import Images
-
-    table = pack_table(Path(folder))
-    return Images(table, open_pack(Path(folder)).size), table
-
-
-def pack_table(folder: Path) -> ImageTable:
-    """The table of a pack. Its paths lead into the pack, its boxes are already applied."""
-    meta = open_pack(folder).meta
-    return ImageTable(
-        paths=[row_path(folder, row, path) for row, path in enumerate(meta["paths"])],
-        labels=np.array(meta["labels"], dtype=np.int64),
-        class_names=list(meta["class_names"]),
-        splits=meta["splits"],
-        name=meta["name"],
-        task=meta["task"],
-    )
-
-
-def keys(table: ImageTable) -> list[str]:
-    """What each decoded image depends on: the file, its time and length, and the box. Equal keys, equal pixels."""
-    found: dict[Path, str] = {}
-    result = []
-    for row, path in enumerate(table.paths):
-        file = path.parent if row_number(path) is not None else path
-        if file not in found:
-            try:
-                stat = file.stat()
-            except OSError:
-                raise InputError(f"There is no image {path}: check the path.") from None
-            found[file] = f"{stat.st_mtime_ns}|{stat.st_size}"
-        box = "" if table.boxes is None or np.isnan(table.boxes[row]).any() else str(table.boxes[row].tolist())
-        result.append(_hash(f"{_absolute(path)}|{found[file]}|{box}"))
-    return result
-
-
-def places(table: ImageTable) -> list[str]:
-    """Where each image lies, as a hash: a pack that travels does not tell its writer's folders."""
-    return [_hash(_absolute(path)) for path in table.paths]
-
-
-def _absolute(path: Path) -> str:
-    return os.path.abspath(path)  # noqa: PTH100 (resolve() would look at every parent on disk)
-
-
-def _hash(text: str) -> str:
-    return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=12).hexdigest()
-
-
-def write(
-    table: ImageTable, folder: Path, size: int, *, threads: int | None = None, progress: Progress | None = None
+def write_pack(
+    table: ImageTable, folder: Path, size: int, *, threads: int | None = None, progress: Seen | None = None
 ) -> None:
     """Fill `folder` with the pack of `table`, going on from what an interrupted call left there."""
-    row_keys = keys(table)
+    row_keys = picture_keys(table)
     whole = finished(folder)
     if whole is not None and whole.meta.get("keys") == row_keys and whole.size == size:
         write_json(folder / TABLE, _meta(table, size, row_keys, whole.meta["crc32"]))  # labels may have changed
@@ -180,7 +115,7 @@ def _meta(table: ImageTable, size: int, row_keys: list[str], sums: list[int]) ->
         "labels": table.labels.tolist(),
         "splits": table.splits,
         "paths": _relative(table.paths),
-        "places": places(table),
+        "places": picture_places(table),
         "keys": row_keys,
         "crc32": sums,
     }
@@ -188,7 +123,7 @@ def _meta(table: ImageTable, size: int, row_keys: list[str], sums: list[int]) ->
 
 def _relative(paths: list[Path]) -> list[str]:
     """The paths below the folder that all of them share."""
-    texts = [_absolute(path) for path in paths]
+    texts = [absolute(path) for path in paths]
     shared = os.path.commonpath([os.path.dirname(text) for text in texts])  # noqa: PTH120
     return [Path(text).relative_to(shared).as_posix() for text in texts]
 
@@ -230,8 +165,3 @@ def _require_room(folder: Path, needed: int) -> None:
 
 def _ours(name: str) -> bool:
     return name.lstrip(".").startswith((IMAGES, TABLE, "progress.json", "lock"))  # with a dot while it is written
-
-
-def cpu_count() -> int:
-    """The processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
