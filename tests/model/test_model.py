@@ -255,6 +255,7 @@ def test_saved_and_loaded_answers_are_identical(model, fresh, folder, tmp_path):
 def test_a_model_needs_no_training_code(folder, fresh):
     program = f"""
 import sys
+import nngk.model.evaluate
 from nngk.model.model import Model
 model = Model.load({str(folder / "model")!r})
 model.classify({str(fresh[0])!r}); model.search({str(fresh[0])!r}, k=1)

@@ -6,8 +6,9 @@ the new one, never a mixture, and a damaged file is refused.
 
 import math
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +16,26 @@ import torch
 from torch import Tensor
 
 import nngk
-from nngk.device import pick_device
 from nngk.errors import InputError
 from nngk.files import locked, read_json, read_tensors, write_json, write_named_tensors
-from nngk.model.model import Model
 from nngk.networks import EmbeddingNetwork
 
 FORMAT = 1
 
 
-def save_model(model: Model, folder: Path) -> None:
+@dataclass(frozen=True)
+class Stored:
+    """What a model's folder holds: the network, the tensors of the bank, and everything that JSON can say."""
+
+    network: EmbeddingNetwork
+    bank: dict[str, Tensor]  # 'centres', 'labels', 'theta', 'familiar', and 'softmax.…' where there is such a layer
+    record: dict[str, Any]  # 'sigma', 'n_neighbours', 'class_names', 'sources', 'info'
+
+
+def write(folder: Path, stored: Stored) -> None:
     """Write a model into a folder."""
-    bank = {"centres": model.centres, "labels": model.labels, "theta": model.theta, "familiar": model.familiar}
-    bank |= {f"softmax.{key}": t for key, t in (model.softmax or {}).items()}
     files = {}
-    for kind, tensors in (("network", model.network.state_dict()), ("bank", bank)):
+    for kind, tensors in (("network", stored.network.state_dict()), ("bank", stored.bank)):
         name, checksum = write_named_tensors(folder, kind, tensors)
         files[kind] = {"file": name, "sha256": checksum}
     write_json(
@@ -37,12 +43,8 @@ def save_model(model: Model, folder: Path) -> None:
         {
             "format": FORMAT,
             "files": files,
-            "network": model.network.config,
-            "sigma": model.sigma,
-            "n_neighbours": model.n_neighbours,
-            "class_names": model.class_names,
-            "sources": model.sources,
-            "info": model.info,
+            "network": stored.network.config,
+            **stored.record,
             "versions": {
                 "nngk": nngk.__version__,
                 "torch": str(torch.__version__),
@@ -57,16 +59,14 @@ def save_model(model: Model, folder: Path) -> None:
 
 
 @contextmanager
-def changing(folder: Path, device: str | torch.device = "cpu") -> Iterator[Model]:
-    """A model to change, saved at the end. One process at a time: two would forget each other's changes."""
+def changing(folder: Path) -> Iterator[tuple[Stored, Callable[[Stored], None]]]:
+    """Yield what a folder holds and how to replace it. One process at a time: two would forget each other's changes."""
     with locked(folder) if folder.is_dir() else nullcontext():
-        model = load_model(folder, device)
-        yield model
-        save_model(model, folder)
+        yield read(folder), lambda stored: write(folder, stored)
 
 
-def load_model(folder: Path, device: str | torch.device = "cpu") -> Model:
-    """Read a model from a folder; anything missing, damaged or inconsistent is refused with a sentence."""
+def read(folder: Path) -> Stored:
+    """Read a model's folder. Raise InputError if anything is missing, damaged or inconsistent."""
     if not folder.is_dir():
         raise InputError(f"There is no model folder {folder}. Train one with: nngk train DATA --out {folder}")
     record = read_json(folder / "model.json", "a model folder")
@@ -74,12 +74,11 @@ def load_model(folder: Path, device: str | torch.device = "cpu") -> Model:
         raise InputError(
             f"{folder / 'model.json'} has the format {record.get('format')!r}; this version of nngk reads {FORMAT}."
         )
-    device = pick_device(device)  # before anything is read: a wrong device is no damage
     try:
         record, tensors = _tensors(folder, record)
         network = EmbeddingNetwork.from_config(record["network"])
         network.load_state_dict(tensors["network"])
-        return _assemble(record, network, tensors["bank"], device)
+        return Stored(network, tensors["bank"], _checked(record, tensors["bank"]))
     except InputError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
@@ -89,7 +88,7 @@ def load_model(folder: Path, device: str | torch.device = "cpu") -> Model:
 
 
 def _tensors(folder: Path, record: dict[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
-    """The record and its tensors; of the new model where one has taken its place while it was read."""
+    """Return the record and its tensors; those of the new model where one has taken its place while it was read."""
     while True:
         try:
             files = record["files"].items()
@@ -101,9 +100,8 @@ def _tensors(folder: Path, record: dict[str, Any]) -> tuple[dict[str, Any], dict
             record = now
 
 
-def _assemble(
-    record: dict[str, Any], network: EmbeddingNetwork, bank: dict[str, Tensor], device: str | torch.device
-) -> Model:
+def _checked(record: dict[str, Any], bank: dict[str, Tensor]) -> dict[str, Any]:
+    """Return the values of a record, which must fit the bank."""
     rows = {len(bank["centres"]), len(bank["labels"]), len(bank["theta"]), len(record["sources"])}
     labels = bank["labels"]
     if len(rows) > 1 or (len(labels) and int(labels.max()) >= len(record["class_names"])):
@@ -115,23 +113,15 @@ def _assemble(
         raise ValueError("its info should be an object")
     if not 0 < float(record["sigma"]) < math.inf or not _is_count(record["n_neighbours"]):
         raise ValueError("its sigma and its number of neighbours should be above 0")
-    softmax = {key.removeprefix("softmax."): t for key, t in bank.items() if key.startswith("softmax.")}
-    return Model(
-        network,
-        centres=bank["centres"],
-        labels=labels,
-        theta=bank["theta"],
-        sigma=float(record["sigma"]),
-        class_names=record["class_names"],
-        sources=record["sources"],
-        familiar=bank["familiar"],
-        n_neighbours=record["n_neighbours"],
-        softmax=softmax or None,
-        info=info,
-        device=device,
-    )
+    return {
+        "sigma": float(record["sigma"]),
+        "n_neighbours": record["n_neighbours"],
+        "class_names": record["class_names"],
+        "sources": record["sources"],
+        "info": info,
+    }
 
 
 def _is_count(value: object) -> bool:
-    """Whether a record's number of neighbours is one; none stands for all centres."""
+    """Return whether a record's number of neighbours is one; none stands for all centres."""
     return value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1)
