@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
 from torch import Tensor
 
 from nngk.errors import InputError
@@ -105,13 +106,7 @@ def sha256(path: Path) -> str:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Let one process at a time write into a folder; the others wait."""
+    """Let one writer at a time, of any thread or process, into a folder; the others wait."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("a") as stream:
-        try:
-            import fcntl
-
-            fcntl.flock(stream, fcntl.LOCK_EX)
-        except (ImportError, OSError):
-            pass  # no such lock on this system: two writers would do the work twice, with the same result
+    with FileLock(folder / ".lock"):
         yield
