@@ -10,8 +10,9 @@ from torch import Tensor
 
 from nngk.data import evaluation
 from nngk.device import pick_device
-from nngk.errors import InputError
+from nngk.errors import InputError, whole_number
 from nngk.kernel.predict import Prediction, predict
+from nngk.kernel.widths import NARROWEST, WIDEST
 from nngk.model import storage
 from nngk.model.answers import Answer, Evidence
 from nngk.model.classes import Classes, with_images, without_class
@@ -59,6 +60,19 @@ class Model:
         self.familiar = familiar.detach().cpu().sort().values  # log densities at images of the known classes
         self.n_neighbours = n_neighbours
         self.info = info or {}
+        self._origin: storage.Origin | None = None  # the folder that it was read from or written to
+        self._check()
+
+    def _check(self) -> None:
+        """Raise InputError if the pieces cannot belong together."""
+        if self.centres.shape[1] != self.network.dim:
+            raise InputError(f"The centres have {self.centres.shape[1]} dimensions, the network {self.network.dim}.")
+        if not isinstance(self.sigma, int | float) or not NARROWEST <= self.sigma <= WIDEST:
+            raise InputError(f"sigma must be a number from {NARROWEST:g} to {WIDEST:g}; got {self.sigma!r}.")
+        if self.n_neighbours is not None:
+            whole_number("n_neighbours", self.n_neighbours, 1)
+        if self.familiar.ndim != 1 or not self.familiar.is_floating_point() or self.familiar.isnan().any():
+            raise InputError("The familiar densities must be a vector of numbers without NaN.")
 
     def __repr__(self) -> str:
         name = self.network.config["name"]
@@ -100,36 +114,45 @@ class Model:
     def load(cls, folder: str | Path, device: str | torch.device = "cpu") -> "Model":
         """Return the model of a folder. Raise InputError if anything is missing, damaged or inconsistent."""
         place = pick_device(device)  # before anything is read: a wrong device is no damage
-        return cls._of(storage.read(Path(folder)), place)
+        return cls._of(storage.read(Path(folder)), Path(folder), place)
 
     @classmethod
-    def _of(cls, stored: storage.Stored, device: torch.device) -> "Model":
+    def _of(cls, stored: storage.Stored, folder: Path, device: torch.device) -> "Model":
         bank, record = stored.bank, stored.record
         softmax = {key.removeprefix("softmax."): t for key, t in bank.items() if key.startswith("softmax.")}
-        return cls(
-            stored.network,
-            centres=bank["centres"],
-            labels=bank["labels"],
-            theta=bank["theta"],
-            familiar=bank["familiar"],
-            sigma=record["sigma"],
-            n_neighbours=record["n_neighbours"],
-            class_names=record["class_names"],
-            sources=record["sources"],
-            info=record["info"],
-            softmax=softmax or None,
-            device=device,
-        )
+        try:
+            model = cls(
+                stored.network,
+                centres=bank["centres"],
+                labels=bank["labels"],
+                theta=bank["theta"],
+                familiar=bank["familiar"],
+                sigma=record["sigma"],
+                n_neighbours=record["n_neighbours"],
+                class_names=record["class_names"],
+                sources=record["sources"],
+                info=record["info"],
+                softmax=softmax or None,
+                device=device,
+            )
+        except InputError as error:
+            raise storage.damaged_model(folder, str(error).rstrip(".")) from None
+        model._origin = stored.origin
+        return model
 
     def save(self, folder: str | Path) -> None:
-        """Write the model into a folder: safetensors and JSON. What was there stays whole until the new one is."""
-        storage.write(Path(folder), self._stored())
+        """Write the model into a folder: safetensors and JSON. What was there stays whole until the new one is.
+
+        Raise InputError if the model came from this folder and somebody else has changed it since: saving would undo
+        that. :meth:`changing` loads, changes and saves without a gap.
+        """
+        self._origin = storage.write(Path(folder), self._stored())
 
     def _stored(self) -> storage.Stored:
         bank = {"centres": self.centres, "labels": self.labels, "theta": self.theta, "familiar": self.familiar}
         bank |= {f"softmax.{key}": t for key, t in (self.softmax or {}).items()}
         names = ("sigma", "n_neighbours", "class_names", "sources", "info")
-        return storage.Stored(self.network, bank, {name: getattr(self, name) for name in names})
+        return storage.Stored(self.network, bank, {name: getattr(self, name) for name in names}, self._origin)
 
     @classmethod
     @contextmanager
@@ -140,15 +163,17 @@ class Model:
         """
         place = pick_device(device)
         with storage.changing(Path(folder)) as (stored, write):
-            model = cls._of(stored, place)
+            model = cls._of(stored, Path(folder), place)
             yield model
-            write(model._stored())
+            model._origin = write(model._stored())
 
     # -- questions
 
     def embed(self, images: Picture | Sequence[Picture], batch_size: int | None = None) -> Tensor:
         """Return the embeddings (n, dim) of images, on the CPU."""
         pictures, _ = as_list(images)
+        if batch_size is not None:
+            batch_size = whole_number("batch_size", batch_size, 1)
         return self.embed_source(Pictures(pictures, self.network.input.resize), batch_size).cpu()
 
     def embed_source(
@@ -168,6 +193,7 @@ class Model:
     def classify(self, images: Sequence[Picture], evidence: int = 5) -> list[Answer]: ...
     def classify(self, images: Picture | Sequence[Picture], evidence: int = 5) -> Answer | list[Answer]:
         """Return label, probabilities, the images of the bank that decided it, and how unknown the image is."""
+        whole_number("evidence", evidence, 0)
         pictures, single = as_list(images)
         answers = self.answers(self.embed(pictures), evidence)
         return answers[0] if single else answers
@@ -179,8 +205,7 @@ class Model:
     def search(self, images: Picture | Sequence[Picture], k: int = 10) -> list[Evidence] | list[list[Evidence]]:
         """Return the ``k`` most similar images of the bank, nearest first."""
         self._require_classes()
-        if not 1 <= k <= len(self.centres):
-            raise InputError(f"k must be from 1 to {len(self.centres)}, the number of images in the bank; got {k}.")
+        k = whole_number("k", k, 1, len(self.centres), "the number of images in the bank")
         pictures, single = as_list(images)
         if not pictures:
             return []
@@ -191,16 +216,28 @@ class Model:
     def predict(self, embeddings: Tensor, k: int | None = None) -> Prediction:
         """Return equation 3 for embeddings: log-probabilities, neighbours, shares, densities."""
         self._require_classes()
-        x = embeddings.to(self.device, self.centres.dtype)
+        k = whole_number("k", k, 1) if k is not None else self.n_neighbours or len(self.centres)
         return predict(
-            x,
+            self._checked(embeddings),
             self.classes.engine,
             self.labels,
             self.theta,
             self.sigma,
-            k or self.n_neighbours or len(self.centres),
+            k,
             len(self.class_names),
         )
+
+    def _checked(self, embeddings: Tensor) -> Tensor:
+        """Return embeddings on the model's device. Raise InputError if they are not finite rows of its dimensions."""
+        dim = self.network.dim
+        if not isinstance(embeddings, Tensor) or embeddings.ndim != 2 or embeddings.shape[1] != dim:
+            what = tuple(embeddings.shape) if isinstance(embeddings, Tensor) else type(embeddings).__name__
+            raise InputError(f"Embeddings must be a tensor (n, {dim}), as embed() returns; got {what}.")
+        x = embeddings.to(self.device, self.centres.dtype)
+        bad = (~torch.isfinite(x)).any(1).nonzero()
+        if len(bad):
+            raise InputError(f"The embeddings hold NaN or infinity, first in row {int(bad[0])}.")
+        return x
 
     def _require_classes(self) -> None:
         if not len(self.centres):
@@ -219,7 +256,7 @@ class Model:
         """Return class probabilities (n, n_classes) of embeddings, in the order of ``class_names``."""
         softmax = self.softmax
         if softmax is not None and self.classifier == "softmax":
-            x = embeddings.to(self.device)
+            x = self._checked(embeddings)
             if "scale" in softmax:  # normalised softmax: cosines over a temperature
                 x = torch.nn.functional.normalize(x) * softmax["scale"]
             return (x @ softmax["weight"].T + softmax["bias"]).softmax(1).cpu()
@@ -227,6 +264,7 @@ class Model:
 
     def answers(self, embeddings: Tensor, evidence: int = 5) -> list[Answer]:
         """Return the answers for embeddings that are already computed."""
+        evidence = whole_number("evidence", evidence, 0)
         if not len(embeddings):
             return []
         found = self.predict(embeddings)

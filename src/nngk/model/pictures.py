@@ -1,6 +1,6 @@
 """Images as a user gives them to a model: one or many, of any kind."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ from PIL.Image import Image
 from torch import Tensor
 
 from nngk.data import squares
+from nngk.errors import InputError
 
 Picture = str | Path | Image | np.ndarray | Tensor
 
@@ -28,11 +29,18 @@ class Pictures:
 
 
 def as_list(images: Picture | Sequence[Picture]) -> tuple[list[Picture], bool]:
-    """Return images as a list, and whether a single one was given. An array or tensor (n, …) of four axes is many."""
+    """Return images as a list, and whether a single one was given. An array or tensor (n, …) of four axes is many.
+
+    Raise InputError if they are neither an image nor a sequence of images.
+    """
     if isinstance(images, str | Path | Image):
         return [images], True
     if isinstance(images, np.ndarray | Tensor):
         return (list(images), False) if images.ndim == 4 else ([images], True)
+    if not isinstance(images, Iterable) or isinstance(images, bytes | dict):
+        raise InputError(
+            f"Images are paths, PIL images, arrays or tensors, one or a list of them; got {type(images).__name__}."
+        )
     return list(images), False
 
 

@@ -1,26 +1,98 @@
 """A model's folder: ``model.json``, ``network-….safetensors``, ``bank-….safetensors``.
 
 The JSON names the tensor files and their checksums and is renamed into place last, so a reader sees the old model or
-the new one, never a mixture, and a damaged file is refused.
+the new one, never a mixture, and a damaged file is refused. Writers take turns; one that would undo what another has
+done since it read the folder is refused.
 """
 
-import math
 import platform
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
+from msgspec import Meta, Struct, field
 from torch import Tensor
 
 import nngk
 from nngk.errors import InputError
-from nngk.files import locked, read_json, read_tensors, write_json, write_named_tensors
+from nngk.files import (
+    checksum,
+    clear_leftovers,
+    fitted,
+    locked,
+    read_json,
+    read_record,
+    read_tensors,
+    write_named_tensors,
+    write_record,
+)
 from nngk.networks import EmbeddingNetwork
 
-FORMAT = 1
+FORMAT = 2  # 1 had no checksum of its own
+RECORD = "model.json"
+_WHAT = "a model folder"
+
+_Side = Annotated[int, Meta(ge=1, le=16384)]
+_Channels = tuple[float, float, float]
+
+
+class _TensorFile(Struct, forbid_unknown_fields=True):
+    file: Annotated[str, Meta(pattern=r"^[a-z]+-[0-9a-f]+\.safetensors$")]  # in this folder and nowhere else
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+
+
+class _Files(Struct, forbid_unknown_fields=True):
+    network: _TensorFile
+    bank: _TensorFile
+
+
+class _Input(Struct):
+    size: _Side
+    resize: _Side
+    mean: _Channels
+    std: _Channels
+
+
+class _Network(Struct):
+    """The fields of a network's configuration whose size decides how much memory is taken; others check themselves."""
+
+    name: str
+    dim: Annotated[int, Meta(ge=0, le=65536)] | None
+    input: _Input
+    weights: dict[str, Any]
+
+
+class _Info(Struct):
+    """The fields of ``info`` that anything is decided by; the others are for people."""
+
+    task: Literal["classify", "metric"] = "classify"
+    settings: dict[str, Any] = field(default_factory=dict)
+    boxes: bool | None = None
+    test: dict[str, float] = field(default_factory=dict)
+
+
+class _Record(Struct, forbid_unknown_fields=True):
+    files: _Files
+    network: _Network
+    sigma: float
+    n_neighbours: int | None
+    class_names: list[str]
+    sources: list[str]
+    info: _Info = field(default_factory=_Info)
+    versions: dict[str, str] = field(default_factory=dict)
+    format: int = 1
+    checksum: str = ""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a model was read from or written to, and what was there."""
+
+    folder: Path
+    checksum: str
 
 
 @dataclass(frozen=True)
@@ -30,98 +102,121 @@ class Stored:
     network: EmbeddingNetwork
     bank: dict[str, Tensor]  # 'centres', 'labels', 'theta', 'familiar', and 'softmax.…' where there is such a layer
     record: dict[str, Any]  # 'sigma', 'n_neighbours', 'class_names', 'sources', 'info'
+    origin: Origin | None = None
 
 
-def write(folder: Path, stored: Stored) -> None:
-    """Write a model into a folder."""
-    files = {}
-    for kind, tensors in (("network", stored.network.state_dict()), ("bank", stored.bank)):
-        name, checksum = write_named_tensors(folder, kind, tensors)
-        files[kind] = {"file": name, "sha256": checksum}
-    write_json(
-        folder / "model.json",
-        {
-            "format": FORMAT,
-            "files": files,
-            "network": stored.network.config,
-            **stored.record,
-            "versions": {
-                "nngk": nngk.__version__,
-                "torch": str(torch.__version__),
-                "python": platform.python_version(),
-            },
-        },
-    )
-    current = {f["file"] for f in files.values()}
-    for old in [*folder.glob("network-*.safetensors"), *folder.glob("bank-*.safetensors")]:
-        if old.name not in current:
-            old.unlink()
+# -- writing
+
+
+def write(folder: Path, stored: Stored) -> Origin:
+    """Write a model into a folder, when no other writer is at it.
+
+    Raise InputError if the model was read from this folder and the folder has changed since.
+    """
+    with locked(folder):
+        origin = stored.origin
+        if origin is not None and origin.folder == folder.resolve() and (folder / RECORD).exists():
+            try:
+                now = checksum(read_json(folder / RECORD, _WHAT))
+            except InputError:
+                now = ""
+            if now != origin.checksum:
+                raise InputError(
+                    f"The model in {folder} was changed by somebody else after this one was loaded, and saving would "
+                    "undo that. Load it again and repeat what you did (Model.changing does both without a gap), or "
+                    "save into another folder."
+                )
+        return _write(folder, stored)
 
 
 @contextmanager
-def changing(folder: Path) -> Iterator[tuple[Stored, Callable[[Stored], None]]]:
-    """Yield what a folder holds and how to replace it. One process at a time: two would forget each other's changes."""
-    with locked(folder) if folder.is_dir() else nullcontext():
-        yield read(folder), lambda stored: write(folder, stored)
+def changing(folder: Path) -> Iterator[tuple[Stored, Callable[[Stored], Origin]]]:
+    """Yield what a folder holds and how to replace it, while every other writer waits."""
+    _require_folder(folder)
+    with locked(folder):
+        yield read(folder), lambda stored: _write(folder, stored)
+
+
+def _write(folder: Path, stored: Stored) -> Origin:
+    clear_leftovers(folder, RECORD, "network", "bank")
+    files = {}
+    for kind, tensors in (("network", stored.network.state_dict()), ("bank", stored.bank)):
+        name, digest = write_named_tensors(folder, kind, tensors)
+        files[kind] = {"file": name, "sha256": digest}
+    versions = {"nngk": nngk.__version__, "torch": str(torch.__version__), "python": platform.python_version()}
+    record = {"format": FORMAT, "files": files, "network": stored.network.config, **stored.record, "versions": versions}
+    written = write_record(folder / RECORD, record)
+    current = {f["file"] for f in files.values()}
+    for old in [*folder.glob("network-*.safetensors"), *folder.glob("bank-*.safetensors")]:
+        if old.name not in current:
+            with suppress(OSError):  # the new model is in place: what cannot be removed now, the next writer removes
+                old.unlink()
+    return Origin(folder.resolve(), written)
+
+
+# -- reading
 
 
 def read(folder: Path) -> Stored:
     """Read a model's folder. Raise InputError if anything is missing, damaged or inconsistent."""
+    _require_folder(folder)
+    while True:
+        before = _identity(folder / RECORD)
+        try:
+            return _read(folder)
+        except InputError:
+            # A writer may have put a new model in the place of the one that was being read.
+            if _identity(folder / RECORD) == before:
+                raise
+
+
+def _identity(path: Path) -> tuple[int, ...] | None:
+    """Return what tells one file of a name from the next, even where both say the same."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
+
+
+def _require_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise InputError(f"There is no model folder {folder}. Train one with: nngk train DATA --out {folder}")
-    record = read_json(folder / "model.json", "a model folder")
-    if record.get("format") != FORMAT:
-        raise InputError(
-            f"{folder / 'model.json'} has the format {record.get('format')!r}; this version of nngk reads {FORMAT}."
-        )
-    try:
-        record, tensors = _tensors(folder, record)
-        network = EmbeddingNetwork.from_config(record["network"])
-        network.load_state_dict(tensors["network"])
-        return Stored(network, tensors["bank"], _checked(record, tensors["bank"]))
-    except InputError:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise InputError(
-            f"The model in {folder} is damaged ({error}); restore it from a copy or train again."
-        ) from None
 
 
-def _tensors(folder: Path, record: dict[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
-    """Return the record and its tensors; those of the new model where one has taken its place while it was read."""
-    while True:
-        try:
-            files = record["files"].items()
-            return record, {kind: read_tensors(folder / f["file"], f["sha256"]) for kind, f in files}
-        except InputError:
-            now = read_json(folder / "model.json", "a model folder")
-            if now == record:
-                raise
-            record = now
-
-
-def _checked(record: dict[str, Any], bank: dict[str, Tensor]) -> dict[str, Any]:
-    """Return the values of a record, which must fit the bank."""
-    rows = {len(bank["centres"]), len(bank["labels"]), len(bank["theta"]), len(record["sources"])}
-    labels = bank["labels"]
-    if len(rows) > 1 or (len(labels) and int(labels.max()) >= len(record["class_names"])):
-        raise ValueError("its bank and its class names do not fit together")
-    names, info = (record["class_names"], record["sources"]), record.get("info", {})
-    if not all(isinstance(part, list) and all(isinstance(name, str) for name in part) for part in names):
-        raise ValueError("its class names and sources should be lists of texts")
-    if not isinstance(info, dict):
-        raise ValueError("its info should be an object")
-    if not 0 < float(record["sigma"]) < math.inf or not _is_count(record["n_neighbours"]):
-        raise ValueError("its sigma and its number of neighbours should be above 0")
-    return {
-        "sigma": float(record["sigma"]),
-        "n_neighbours": record["n_neighbours"],
-        "class_names": record["class_names"],
-        "sources": record["sources"],
-        "info": info,
+def _read(folder: Path) -> Stored:
+    path = folder / RECORD
+    raw = read_record(path, _WHAT, FORMAT)
+    record = fitted(raw, _Record, path)
+    tensors = {
+        kind: read_tensors(folder / entry.file, entry.sha256)
+        for kind, entry in (("network", record.files.network), ("bank", record.files.bank))
     }
+    missing = {"centres", "labels", "theta", "familiar"} - tensors["bank"].keys()
+    if missing:
+        raise damaged_model(folder, f"its bank has no {', '.join(sorted(missing))}")
+    values = {name: getattr(record, name) for name in ("sigma", "n_neighbours", "class_names", "sources")}
+    network = _network(folder, raw["network"], tensors["network"])
+    values["info"] = raw.get("info", {})
+    return Stored(network, tensors["bank"], values, Origin(folder.resolve(), checksum(raw)))
 
 
-def _is_count(value: object) -> bool:
-    """Return whether a record's number of neighbours is one; none stands for all centres."""
-    return value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1)
+def _network(folder: Path, config: dict[str, Any], tensors: dict[str, Tensor]) -> EmbeddingNetwork:
+    """Return the network of a configuration with its weights, of which each must be there and finite."""
+    try:
+        network = EmbeddingNetwork.from_config(config)
+        for name, own in network.state_dict().items():
+            if name in tensors and tensors[name].dtype != own.dtype:
+                raise ValueError(f"'{name}' should be {own.dtype}, not {tensors[name].dtype}")
+        network.load_state_dict(tensors)
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError) as error:
+        raise damaged_model(folder, str(error).strip().splitlines()[-1].strip() or type(error).__name__) from None
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise damaged_model(folder, f"the network's '{name}' is NaN or infinite")
+    return network
+
+
+def damaged_model(folder: Path, why: object) -> InputError:
+    """Return the error for a folder whose parts cannot belong together."""
+    return InputError(f"The model in {folder} is damaged ({why}); restore it from a copy or train again.")
