@@ -1,75 +1,82 @@
-"""Faults on purpose: a process that dies, a call that fails, or a machine that loses power at the n-th touch of the disk.
+"""Faults on purpose: a process that dies, a call that fails, or a power cut, at the n-th touch of the disk.
 
-Files are touched through a few calls of the operating system: opening for writing, writing, flushing, renaming,
-removing. Each is counted, and the one whose number is asked for does not happen, or happens by half.
+The package touches the disk through a few calls: creating a file, filling it, flushing, renaming, removing. Each is
+counted, and the one whose number is asked for does not happen, or only by half.
 """
 
 import errno
 import os
 import signal
-import stat
+from collections.abc import Callable
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import safetensors.torch
 
+LOCKS = (".lock", ".training")
+
+
+@dataclass
+class Touch:
+    """One call that is about to change what is on the disk."""
+
+    number: int
+    kind: str  # create, fill, flush, rename, remove
+    path: Path
+    source: Path | None = None  # of a rename
+    half: Callable[[], None] | None = None  # fills a file by half
+
 
 class Disk:
-    """Counts the calls that change what is on the disk under ``home`` and lets ``strike`` decide what becomes of each.
-
-    ``strike(number, name, path)`` is called before the call; it may raise, kill, or return. Afterwards ``half`` is
-    called for a write that is to be cut short.
-    """
+    """The calls that touch the disk under ``home``; ``strike`` hears of each before it happens, and may prevent it."""
 
     def __init__(self, home, strike):
         self.home, self.strike, self.count = Path(home), strike, 0
-        self.real = {"replace": os.replace, "unlink": os.unlink, "fsync": os.fsync, "open": os.open}
+        self.calls = os.replace, os.unlink, os.fsync, os.open
         self.save_file, self.write_text = safetensors.torch.save_file, Path.write_text
 
-    def ours(self, path):
+    def hit(self, kind, path, **more):
         path = Path(os.fspath(path))
-        return self.home in path.parents and path.name not in (".lock", ".training")
-
-    def hit(self, name, path, half=None):
-        if self.ours(path):
+        if (path == self.home or self.home in path.parents) and path.name not in LOCKS:
             self.count += 1
-            self.strike(self.count, name, Path(path), half)
+            self.strike(Touch(self.count, kind, path, **more))
 
     def replace(self, source, target, **options):
-        self.hit("replace", target)
-        self.real["replace"](source, target, **options)
+        self.hit("rename", target, source=Path(source))
+        self.calls[0](source, target, **options)
 
     def unlink(self, path, **options):
         if Path(path).exists():
-            self.hit("unlink", path)
-        self.real["unlink"](path, **options)
+            self.hit("remove", path)
+        self.calls[1](path, **options)
 
     def fsync(self, handle):
-        self.hit("fsync", os.readlink(f"/proc/self/fd/{handle}") + "/." * stat.S_ISDIR(os.fstat(handle).st_mode))
-        self.real["fsync"](handle)
+        self.hit("flush", Path(f"/proc/self/fd/{handle}").readlink())
+        self.calls[2](handle)
 
     def open(self, path, flags, *more, **options):
         if flags & os.O_CREAT:
-            self.hit("touch", path)
-        return self.real["open"](path, flags, *more, **options)
+            self.hit("create", path)
+        return self.calls[3](path, flags, *more, **options)
 
     def save(self, tensors, path, metadata=None):
         def half():
             self.save_file(tensors, path, metadata)
-            os.truncate(path, os.stat(path).st_size // 2)
+            os.truncate(path, Path(path).stat().st_size // 2)
 
-        self.hit("save_file", path, half)
+        self.hit("fill", path, half=half)
         self.save_file(tensors, path, metadata)
 
     def text(self, path, text, *more, **options):
-        self.hit("write", path, lambda: self.write_text(path, text[: len(text) // 2], *more, **options))
+        self.hit("fill", path, half=lambda: self.write_text(path, text[: len(text) // 2], *more, **options))
         return self.write_text(path, text, *more, **options)
 
 
 @contextmanager
 def watched(home, strike):
-    """Let ``strike`` see every touch of the disk under ``home``; yields the counter."""
+    """Let ``strike`` hear of every touch of the disk under ``home``."""
     disk = Disk(home, strike)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "replace", disk.replace)
@@ -81,129 +88,88 @@ def watched(home, strike):
         yield disk
 
 
-def touches(home, act):
-    """The calls, by name, that ``act`` makes when nothing goes wrong."""
-    names = []
-    with watched(home, lambda number, name, path, half: names.append(name)):
-        act()
-    return names
-
-
 def killed(home, act, number, halfway=False):
-    """Run ``act`` in a process that dies of kill -9 just before its n-th touch of the disk, or in its middle.
+    """Run ``act`` in a process that dies of kill -9 just before its n-th touch of the disk, or in the middle of it.
 
-    Returns whether it died; a process that finishes instead has acknowledged its work.
+    Returns whether it died: a process that ended by itself has acknowledged what it did.
     """
 
-    def strike(now, name, path, half):
-        if now == number:
-            if halfway and half is not None:
-                half()
+    def strike(touch):
+        if touch.number == number:
+            if halfway and touch.half is not None:
+                touch.half()
             os.kill(os.getpid(), signal.SIGKILL)
 
     child = os.fork()
     if not child:
+        code = 1
         try:
             with watched(home, strike):
                 act()
-            os._exit(0)
-        except BaseException:
-            os._exit(1)
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        return True
-    assert os.WEXITSTATUS(status) == 0, "it failed instead of dying or finishing"
-    return False
+            code = 0
+        finally:
+            os._exit(code)
+    status = os.waitpid(child, 0)[1]
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, "it failed instead of dying or finishing"
+    return os.WIFSIGNALED(status)
 
 
 @contextmanager
 def failing(home, number, error=errno.ENOSPC):
-    """Let the n-th touch of the disk fail; a write fails by half. Removing succeeds: that is how space is made."""
+    """Let the n-th touch of the disk fail, and every later one that needs space; what fills a file stops by half."""
 
-    def strike(now, name, path, half):
-        if now == number and name != "unlink":
-            if half is not None:
-                half()
-            raise OSError(error, os.strerror(error), str(path))
+    def strike(touch):
+        if touch.number >= number and touch.kind != "remove":
+            if touch.half is not None:
+                touch.half()
+            raise OSError(error, os.strerror(error), str(touch.path))
 
     with watched(home, strike) as disk:
         yield disk
 
 
-# -- loss of power: what was not flushed may be gone, in any order
+def after_power_cuts(home, act):
+    """Yield, for every moment of ``act``, the files that may be left in ``home`` if the power fails then.
 
-
-class Recorder:
-    """Remembers what happens on the disk under ``home``, to say what may be there if the power fails at any time."""
-
-    def __init__(self, home):
-        self.home = Path(home)
-        self.contents = {p.name: p.read_bytes() for p in self.home.iterdir() if p.is_file()}
-        self.steps = []  # (kind, names…)
-
-    def strike(self, number, name, path, half):
-        if name == "fsync":
-            kind = "folder" if path.name == "." or path == self.home else "file"
-            data = None if kind == "folder" else path.read_bytes()
-            self.steps.append((kind, path.name, data))
-        elif name == "unlink":
-            self.steps.append(("unlink", path.name, None))
-
-    def replaced(self, source, target):
-        self.steps.append(("replace", Path(source).name, Path(target).name))
-
-
-def after_power_loss(home, act):
-    """Yield, for every moment of ``act`` and several orders of what was still in flight, the files that may be left.
-
-    A file that was not flushed is empty under its new name. A rename or a removal that the folder's flush has not
-    reached may have happened or not, each on its own.
+    A file that was not flushed is empty. Of the renames and removals since the folder was last flushed, none, all or
+    any single one may have reached the disk.
     """
-    recorder = Recorder(home)
-    real = os.replace
+    first = {path.name: path.read_bytes() for path in Path(home).iterdir() if path.name not in LOCKS}
+    touches, flushed = [], {}
 
-    def strike(number, name, path, half):
-        recorder.strike(number, name, path, half)
+    def remember(touch):
+        touches.append(touch)
+        if touch.kind == "flush" and touch.path.is_file():
+            flushed[touch.path.name] = len(touches), touch.path.read_bytes()
 
-    with watched(home, strike) as disk:
-        counted = disk.replace
-
-        def replace(source, target, **options):
-            recorder.replaced(source, target)
-            counted(source, target, **options)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(os, "replace", replace)
-            act()
-    assert os.replace is real
-    for moment in range(len(recorder.steps) + 1):
-        durable, flushed, pending = dict(recorder.contents), {}, []
-        for kind, first, second in recorder.steps[:moment]:
-            if kind == "file":
-                flushed[first] = second
-            elif kind == "folder":
-                for step in pending:
-                    _apply(durable, flushed, step)
+    with watched(home, remember):
+        act()
+    for moment in range(len(touches) + 1):
+        durable, pending = dict(first), []
+        for touch in touches[:moment]:
+            if touch.kind in ("rename", "remove"):
+                pending.append(touch)
+            elif touch.kind == "flush" and touch.path == Path(home):
+                for earlier in pending:
+                    _reach(durable, earlier, flushed)
                 pending = []
-            else:
-                pending.append((kind, first, second))
-        subsets = [[], pending, *([step] for step in pending), pending[::-1]]
-        for subset in subsets:
+        for subset in ([], pending, *([touch] for touch in pending)):
             files = dict(durable)
-            for step in subset:
-                _apply(files, flushed, step)
+            for touch in subset:
+                _reach(files, touch, flushed)
             yield files
 
 
-def _apply(files, flushed, step):
-    kind, first, second = step
-    if kind == "replace":
-        files[second] = flushed.get(first, b"")
-    elif not first.startswith("."):
-        files.pop(first, None)
+def _reach(files, touch, flushed):
+    """Let a rename or a removal reach the disk."""
+    if touch.kind == "remove":
+        files.pop(touch.path.name, None)
+    else:
+        when, data = flushed.get(touch.source.name, (touch.number, b""))
+        files[touch.path.name] = data if when < touch.number else b""
 
 
-def restore(folder, files):
+def fill(folder, files):
     """Make a folder hold these files and no others."""
     folder.mkdir(exist_ok=True)
     for path in folder.iterdir():

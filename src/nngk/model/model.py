@@ -60,7 +60,7 @@ class Model:
         self.familiar = familiar.detach().cpu().sort().values  # log densities at images of the known classes
         self.n_neighbours = n_neighbours
         self.info = info or {}
-        self._origin: storage.Origin | None = None  # the folder that it was read from or written to
+        self._seen: storage.Seen = {}  # the folders that it was read from and written to
         self._check()
 
     def _check(self) -> None:
@@ -137,7 +137,7 @@ class Model:
             )
         except InputError as error:
             raise storage.damaged_model(folder, str(error).rstrip(".")) from None
-        model._origin = stored.origin
+        model._seen |= stored.seen
         return model
 
     def save(self, folder: str | Path) -> None:
@@ -146,13 +146,13 @@ class Model:
         Raise InputError if the model came from this folder and somebody else has changed it since: saving would undo
         that. :meth:`changing` loads, changes and saves without a gap.
         """
-        self._origin = storage.write(Path(folder), self._stored())
+        self._seen |= storage.write(Path(folder), self._stored())
 
     def _stored(self) -> storage.Stored:
         bank = {"centres": self.centres, "labels": self.labels, "theta": self.theta, "familiar": self.familiar}
         bank |= {f"softmax.{key}": t for key, t in (self.softmax or {}).items()}
         names = ("sigma", "n_neighbours", "class_names", "sources", "info")
-        return storage.Stored(self.network, bank, {name: getattr(self, name) for name in names}, self._origin)
+        return storage.Stored(self.network, bank, {name: getattr(self, name) for name in names}, self._seen)
 
     @classmethod
     @contextmanager
@@ -165,7 +165,7 @@ class Model:
         with storage.changing(Path(folder)) as (stored, write):
             model = cls._of(stored, Path(folder), place)
             yield model
-            model._origin = write(model._stored())
+            model._seen |= write(model._stored())
 
     # -- questions
 

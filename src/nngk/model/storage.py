@@ -8,12 +8,13 @@ done since it read the folder is refused.
 import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct
+from msgspec import field as member
 from torch import Tensor
 
 import nngk
@@ -34,6 +35,8 @@ from nngk.networks import EmbeddingNetwork
 FORMAT = 2  # 1 had no checksum of its own
 RECORD = "model.json"
 _WHAT = "a model folder"
+
+Seen = dict[Path, str]  # the checksum of the record that each folder held when it was last read or written
 
 _Side = Annotated[int, Meta(ge=1, le=16384)]
 _Channels = tuple[float, float, float]
@@ -69,30 +72,22 @@ class _Info(Struct):
     """The fields of ``info`` that anything is decided by; the others are for people."""
 
     task: Literal["classify", "metric"] = "classify"
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = member(default_factory=dict)
     boxes: bool | None = None
-    test: dict[str, float] = field(default_factory=dict)
+    test: dict[str, float] = member(default_factory=dict)
 
 
 class _Record(Struct, forbid_unknown_fields=True):
+    format: int
     files: _Files
     network: _Network
     sigma: float
     n_neighbours: int | None
     class_names: list[str]
     sources: list[str]
-    info: _Info = field(default_factory=_Info)
-    versions: dict[str, str] = field(default_factory=dict)
-    format: int = 1
+    info: _Info = member(default_factory=_Info)
+    versions: dict[str, str] = member(default_factory=dict)
     checksum: str = ""
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where a model was read from or written to, and what was there."""
-
-    folder: Path
-    checksum: str
 
 
 @dataclass(frozen=True)
@@ -102,42 +97,45 @@ class Stored:
     network: EmbeddingNetwork
     bank: dict[str, Tensor]  # 'centres', 'labels', 'theta', 'familiar', and 'softmax.…' where there is such a layer
     record: dict[str, Any]  # 'sigma', 'n_neighbours', 'class_names', 'sources', 'info'
-    origin: Origin | None = None
+    seen: Seen = field(default_factory=dict)
 
 
 # -- writing
 
 
-def write(folder: Path, stored: Stored) -> Origin:
-    """Write a model into a folder, when no other writer is at it.
+def write(folder: Path, stored: Stored) -> Seen:
+    """Write a model into a folder, when no other writer is at it; return what is there now.
 
     Raise InputError if the model was read from this folder and the folder has changed since.
     """
     with locked(folder):
-        origin = stored.origin
-        if origin is not None and origin.folder == folder.resolve() and (folder / RECORD).exists():
-            try:
-                now = checksum(read_json(folder / RECORD, _WHAT))
-            except InputError:
-                now = ""
-            if now != origin.checksum:
-                raise InputError(
-                    f"The model in {folder} was changed by somebody else after this one was loaded, and saving would "
-                    "undo that. Load it again and repeat what you did (Model.changing does both without a gap), or "
-                    "save into another folder."
-                )
+        seen = stored.seen.get(folder.resolve())
+        if seen is not None and _changed(folder, seen):
+            raise InputError(
+                f"The model in {folder} was changed by somebody else after this one was loaded, and saving would undo "
+                "that. Load it again and repeat what you did (Model.changing does both without a gap), or save into "
+                "another folder."
+            )
         return _write(folder, stored)
 
 
+def _changed(folder: Path, seen: str) -> bool:
+    """Return whether a folder holds another record than the one that was seen; none at all is no change to undo."""
+    try:
+        return (folder / RECORD).exists() and checksum(read_json(folder / RECORD, _WHAT)) != seen
+    except InputError:
+        return True
+
+
 @contextmanager
-def changing(folder: Path) -> Iterator[tuple[Stored, Callable[[Stored], Origin]]]:
+def changing(folder: Path) -> Iterator[tuple[Stored, Callable[[Stored], Seen]]]:
     """Yield what a folder holds and how to replace it, while every other writer waits."""
     _require_folder(folder)
     with locked(folder):
         yield read(folder), lambda stored: _write(folder, stored)
 
 
-def _write(folder: Path, stored: Stored) -> Origin:
+def _write(folder: Path, stored: Stored) -> Seen:
     clear_leftovers(folder, RECORD, "network", "bank")
     files = {}
     for kind, tensors in (("network", stored.network.state_dict()), ("bank", stored.bank)):
@@ -151,7 +149,7 @@ def _write(folder: Path, stored: Stored) -> Origin:
         if old.name not in current:
             with suppress(OSError):  # the new model is in place: what cannot be removed now, the next writer removes
                 old.unlink()
-    return Origin(folder.resolve(), written)
+    return {folder.resolve(): written}
 
 
 # -- reading
@@ -198,7 +196,7 @@ def _read(folder: Path) -> Stored:
     values = {name: getattr(record, name) for name in ("sigma", "n_neighbours", "class_names", "sources")}
     network = _network(folder, raw["network"], tensors["network"])
     values["info"] = raw.get("info", {})
-    return Stored(network, tensors["bank"], values, Origin(folder.resolve(), checksum(raw)))
+    return Stored(network, tensors["bank"], values, {folder.resolve(): checksum(raw)})
 
 
 def _network(folder: Path, config: dict[str, Any], tensors: dict[str, Tensor]) -> EmbeddingNetwork:
