@@ -265,7 +265,7 @@ class Model:
     def answers(self, embeddings: Tensor, evidence: int = 5) -> list[Answer]:
         """Return the answers for embeddings that are already computed."""
         evidence = whole_number("evidence", evidence, 0)
-        if not len(embeddings):
+        if isinstance(embeddings, Tensor) and embeddings.shape[:1] == (0,):  # embeddings of no images have no width
             return []
         found = self.predict(embeddings)
         probabilities = self.probabilities(embeddings)
