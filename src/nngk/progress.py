@@ -5,6 +5,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from nngk.errors import printable
+
 Advance = Callable[..., None]  # (more, note=…)
 Seen = Callable[..., None]  # (done, total, note=…)
 
@@ -13,9 +15,10 @@ quiet = False
 
 
 def say(line: str) -> None:
-    """One line for a person."""
+    """Print one line for a person; what it says of names from outside is made safe to print."""
     if quiet:
         return
+    line = printable(line)
     if _live is not None:
         _live.console.print(line, highlight=False, markup=False)
     else:

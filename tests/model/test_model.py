@@ -238,6 +238,70 @@ def test_refusals(model, fresh):
     assert model.class_names == ["cross", "disc", "frame"]
 
 
+@pytest.mark.parametrize("images", [None, 3, 2.5, b"bytes", {"a": 1}])
+@pytest.mark.parametrize("question", ["embed", "classify", "search"])
+def test_what_is_no_list_of_images(model, question, images):
+    with pytest.raises(InputError, match="Images are paths, PIL images, arrays or tensors"):
+        getattr(model, question)(images)
+    with pytest.raises(InputError, match="Images are paths"):
+        model.add("new", images)
+    assert model.class_names == ["cross", "disc", "frame"]
+
+
+@pytest.mark.parametrize("number", [2.0, "2", None, True, float("nan"), -1])
+def test_numbers_that_count_nothing(model, fresh, number):
+    with pytest.raises(InputError, match="k must be"):
+        model.search(fresh[0], k=number)
+    with pytest.raises(InputError, match="evidence must be"):
+        model.classify(fresh[0], evidence=number)
+    if number is not None:
+        with pytest.raises(InputError, match="batch_size must be"):
+            model.embed(fresh[0], batch_size=number)
+        with pytest.raises(InputError, match="k must be"):
+            model.predict(model.embed(fresh[0]), k=number)
+
+
+@pytest.mark.parametrize("x", [torch.zeros(8), torch.zeros(2, 9), torch.zeros(2, 8, 1), [[0.0] * 8], None])
+def test_embeddings_of_another_shape(model, x):
+    for question in (model.answers, model.predict, model.probabilities):
+        with pytest.raises(InputError, match=r"Embeddings must be a tensor \(n, 8\)"):
+            question(x)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"labels": torch.zeros(35, dtype=torch.int64)}, "one for each centre"),
+        ({"labels": torch.zeros(36)}, "whole numbers"),
+        ({"labels": torch.full((36,), 3)}, "from 0 to 2"),
+        ({"labels": torch.full((36,), -1)}, "from 0 to 2"),
+        ({"class_names": ["a", "b", "a"]}, "'a' is there twice"),
+        ({"class_names": ["a", "b", 5]}, "must be texts"),
+        ({"theta": torch.zeros(3)}, "theta must be numbers of shape"),
+        ({"centres": torch.full((36, 8), float("nan"))}, "NaN or infinite"),
+        ({"centres": torch.zeros(36, 9)}, "9 dimensions, the network 8"),
+        ({"sigma": 0.0}, "sigma must be a number from 1e-15"),
+        ({"sigma": float("nan")}, "sigma must be a number from 1e-15"),
+        ({"n_neighbours": 2.5}, "n_neighbours must be a whole number"),
+        ({"familiar": torch.tensor([float("nan")])}, "without NaN"),
+        ({"softmax": {"weight": torch.zeros(3, 8)}}, "'weight', 'bias'"),
+    ],
+)
+def test_pieces_that_contradict_each_other(model, change, complaint):
+    pieces = {
+        "centres": torch.randn(36, 8),
+        "labels": torch.arange(36) % 3,
+        "theta": torch.zeros(36),
+        "sigma": 0.5,
+        "class_names": ["a", "b", "c"],
+        "sources": [str(i) for i in range(36)],
+        "familiar": torch.zeros(4),
+    }
+    Model(model.network, **pieces)
+    with pytest.raises(InputError, match=complaint):
+        Model(model.network, **{**pieces, **change})
+
+
 # -- on disk
 
 
@@ -255,6 +319,7 @@ def test_saved_and_loaded_answers_are_identical(model, fresh, folder, tmp_path):
 def test_a_model_needs_no_training_code(folder, fresh):
     program = f"""
 import sys
+import nngk.model.evaluate
 from nngk.model.model import Model
 model = Model.load({str(folder / "model")!r})
 model.classify({str(fresh[0])!r}); model.search({str(fresh[0])!r}, k=1)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from nngk.errors import InputError
+from nngk.files import write_json
 from nngk.training import feed, loop
 from nngk.training.graphs import Replayed, own_gradients
 from nngk.training.settings import Settings
@@ -52,7 +53,7 @@ def test_a_resumed_run_may_change_its_machine(data, tmp_path):
     asked = Settings(**TINY)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "checkpoint.json").write_text("{}")
-    loop.write_json(tmp_path / "run" / "settings.json", asked.to_dict())
+    write_json(tmp_path / "run" / "settings.json", asked.to_dict())
     changed = Settings(**{**TINY, "compile": "default", "resident_gib": 0.0})
     assert loop._same_settings(tmp_path / "run", changed, ["compile", "resident_gib"]) == changed
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from nngk import __version__
-from nngk.errors import InputError
+from nngk.errors import InputError, printable
 
 # command: (module, what it does). The line is here so that the list of commands imports nothing.
 COMMANDS = {
@@ -75,7 +75,7 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except InputError as error:
-        click.echo(f"Error: {error}", err=True)
+        click.echo(f"Error: {printable(error)}", err=True)
         sys.exit(130 if type(error).__name__ == "Interrupted" else 1)
     except (click.Abort, KeyboardInterrupt):
         click.echo("Stopped.", err=True)
@@ -84,5 +84,5 @@ def main() -> None:
         sys.exit(0)
     except OSError as error:  # a full disk, a folder that may not be written: the machine's, not a bug
         what = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
-        click.echo(f"Error: {what}. Check the path, its permissions and the space on the disk.", err=True)
+        click.echo(f"Error: {printable(what)}. Check the path, its permissions and the space on the disk.", err=True)
         sys.exit(1)

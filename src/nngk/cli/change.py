@@ -19,9 +19,9 @@ def add_command(model: Path, name: str, images: tuple[Path, ...], device: str, a
     """Teach a model the class NAME by showing it IMAGES (files or folders). Nothing is trained; a known class gets
     more images."""
     paths = image_files(images)
-    from nngk.model.storage import changing
+    from nngk.model.model import Model
 
-    with changing(model, device) as m:
+    with Model.changing(model, device) as m:
         total = m.add(name, paths)
     if as_json:
         click.echo(json.dumps({"class": name, "added": len(paths), "images": total}))
@@ -35,9 +35,9 @@ def add_command(model: Path, name: str, images: tuple[Path, ...], device: str, a
 @json_option
 def remove_command(model: Path, name: str, as_json: bool) -> None:
     """Make a model forget the class NAME."""
-    from nngk.model.storage import changing
+    from nngk.model.model import Model
 
-    with changing(model) as m:
+    with Model.changing(model) as m:
         removed = m.remove(name)
     if as_json:
         click.echo(json.dumps({"class": name, "removed": removed}))

@@ -1,8 +1,9 @@
 """How good embeddings and class probabilities are: retrieval, clustering, classification."""
 
-from nngk.metrics.classification import expected_calibration_error, top_k_accuracy
+from nngk.metrics.classification import classification_scores, expected_calibration_error, top_k_accuracy
 from nngk.metrics.clustering import KMeans, kmeans, nmi, normalised_mutual_information
 from nngk.metrics.retrieval import (
+    has_pairs,
     mean_average_precision_at_r,
     r_precision,
     recall_at_k,
@@ -12,8 +13,10 @@ from nngk.metrics.summary import evaluate
 
 __all__ = [
     "KMeans",
+    "classification_scores",
     "evaluate",
     "expected_calibration_error",
+    "has_pairs",
     "kmeans",
     "mean_average_precision_at_r",
     "nmi",

@@ -47,6 +47,19 @@ def expected_calibration_error(probabilities: Any, labels: Any, bins: int = 15) 
     return float(gaps.abs().sum()) / len(p)
 
 
+def classification_scores(probabilities: Tensor, labels: Tensor) -> dict[str, float]:
+    """Return accuracy, top-5 accuracy (of more than five classes) and calibration error of class probabilities.
+
+    >>> classification_scores(torch.eye(2), torch.tensor([0, 1]))
+    {'accuracy': 1.0, 'calibration_error': 0.0}
+    """
+    scores = {"accuracy": top_k_accuracy(probabilities, labels, 1)}
+    if probabilities.shape[1] > 5:
+        scores["top5_accuracy"] = top_k_accuracy(probabilities, labels, 5)
+    scores["calibration_error"] = expected_calibration_error(probabilities, labels)
+    return scores
+
+
 def _checked(probabilities: Any, labels: Any) -> tuple[Tensor, Tensor]:
     p = matrix(probabilities, "Probabilities")
     y = class_numbers(labels, len(p), "probabilities", p.device)

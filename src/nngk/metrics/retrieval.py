@@ -73,6 +73,15 @@ def mean_average_precision_at_r(embeddings: Any, labels: Any) -> float:
     return retrieval_scores(embeddings, labels, ())["map@r"]
 
 
+def has_pairs(labels: Tensor) -> bool:
+    """Return whether some class has two examples, so that one can be looked for with the other.
+
+    >>> has_pairs(torch.tensor([0, 1, 1])), has_pairs(torch.tensor([0, 1]))
+    (True, False)
+    """
+    return bool(len(labels) > len(labels.unique()))
+
+
 def _checked(embeddings: Any, labels: Any) -> tuple[Tensor, Tensor]:
     x = matrix(embeddings, "Embeddings")
     if len(x) < 2:

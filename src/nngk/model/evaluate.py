@@ -1,18 +1,16 @@
-"""Measuring a model on labelled images."""
+"""Measure a model on labelled images."""
 
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from nngk.data import Images, ImageTable, centre_crop, read_images
+from nngk.data import Images, ImageTable, read_images
 from nngk.data.table import quoted
 from nngk.errors import InputError
-from nngk.metrics import evaluate
+from nngk.metrics import classification_scores, evaluate, has_pairs
 from nngk.model.model import Model
-from nngk.networks.embed import embed
 from nngk.progress import task as progress_task
-from nngk.training.validation import classification_scores, has_pairs
 
 
 def evaluate_model(
@@ -25,9 +23,9 @@ def evaluate_model(
     crop_boxes: bool | None = None,
     allow_missing: bool = False,
 ) -> dict[str, float | int]:
-    """Scores of a model on labelled images: retrieval among them, and accuracy where the task is 'classify'.
+    """Return scores of a model on labelled images: retrieval, and accuracy where the task is 'classify'.
 
-    A dataset's splits and its boxes are those the model was trained with, unless ``crop_boxes`` says otherwise.
+    A dataset's splits and its boxes are those that the model was trained with, unless ``crop_boxes`` says otherwise.
     """
     task = task or model.info.get("task", "classify")
     table = data if isinstance(data, ImageTable) else _read(model, data, data_dir, task, crop_boxes, allow_missing)
@@ -38,19 +36,12 @@ def evaluate_model(
     labels = torch.as_tensor(table.labels)
     if task == "classify":
         labels = _as_model_labels(model, table)
-    spec = model.network.input
     with progress_task("embedding", len(table)) as advance:
-        x = embed(
-            model.network,
-            Images(table, spec.resize),
-            centre_crop(spec.size, spec.mean, spec.std),
-            device=model.device,
-            advance=advance,
-        )
+        x = model.embed_source(Images(table, model.network.input.resize), advance=advance)
     scores: dict[str, float | int] = {"images": len(table)}
     if task == "classify":
         scores |= classification_scores(model.probabilities(x), labels)
-        if not has_pairs(labels):  # one image a class: nothing to retrieve
+        if not has_pairs(labels):  # one image per class: nothing to retrieve
             return scores
     return scores | evaluate(x, labels.to(x.device))
 
@@ -64,7 +55,7 @@ def _read(
 
 
 def _as_model_labels(model: Model, table: ImageTable) -> torch.Tensor:
-    """The table's labels in the model's numbering."""
+    """Return the table's labels in the model's numbering."""
     present = table.compact()
     foreign = [name for name in present.class_names if name not in model.class_names]
     if foreign:

@@ -1,70 +1,25 @@
 """Model: what training leaves behind and a person holds."""
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, overload
 
-import numpy as np
 import torch
-from PIL.Image import Image
 from torch import Tensor
 
-from nngk.data import centre_crop, squares
-from nngk.errors import InputError
+from nngk.data import BatchSource, centre_crop
+from nngk.device import pick_device
+from nngk.errors import InputError, whole_number
 from nngk.kernel.predict import Prediction, predict
+from nngk.kernel.widths import NARROWEST, WIDEST
+from nngk.model import storage
+from nngk.model.answers import Answer, Evidence
+from nngk.model.classes import Classes, with_images, without_class
+from nngk.model.pictures import Picture, Pictures, as_list, name_of
+from nngk.model.unknown import strangeness
 from nngk.networks import EmbeddingNetwork
 from nngk.networks.embed import embed
-from nngk.search import Exact
-
-Picture = str | Path | Image | np.ndarray | Tensor
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """A training image behind an answer."""
-
-    image: str  # where it came from
-    label: str
-    share: float  # of all the kernels around the question
-    distance: float
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What the model says of one image, and why."""
-
-    label: str
-    probability: float
-    probabilities: dict[str, float]  # of every class, likeliest first
-    evidence: list[Evidence]  # largest share first
-    unknown: float  # share of the images of known classes that lie in a denser place: near 1 is unlike all of them
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "label": self.label,
-            "probability": self.probability,
-            "unknown": self.unknown,
-            "probabilities": self.probabilities,
-            "evidence": [vars(e) for e in self.evidence],
-        }
-
-
-def strangeness(density: Tensor, familiar: Tensor) -> Tensor:
-    """The share of the familiar log densities (sorted) that are higher; below the lowest it goes on towards one.
-
-    >>> strangeness(torch.tensor([5.0, 1.5, 0.0, -9.0]), torch.tensor([1.0, 2.0, 3.0])).mul(100).round().tolist()
-    [0.0, 50.0, 93.0, 100.0]
-    """
-    n = len(familiar)
-    if not n:
-        return torch.ones_like(density)
-    share = (n - torch.searchsorted(familiar, density)) / (n + 1)
-    # Few images leave large steps: how far below the last of them tells apart what their number cannot.
-    beyond = (familiar[0] - density).clamp(min=0) / familiar.std(correction=0).clamp(min=1e-6)
-    return torch.where(beyond > 0, 1 - torch.exp(-beyond) / (n + 1), share)
 
 
 class Model:
@@ -93,53 +48,152 @@ class Model:
         self.device = torch.device(device)
         # Channels last: how convolutions read fastest, as in training.
         self.network = network.to(self.device).to(memory_format=torch.channels_last).eval().requires_grad_(False)
-        self.centres, self.labels, self.theta = (t.detach().to(self.device) for t in (centres, labels, theta))
+        self.classes = Classes(
+            names=list(class_names),
+            centres=centres.detach().to(self.device),
+            labels=labels.detach().to(self.device),
+            theta=theta.detach().to(self.device),
+            sources=list(sources),
+            softmax=None if softmax is None else {k: t.detach().to(self.device) for k, t in softmax.items()},
+        )
         self.sigma = sigma
-        self.class_names = list(class_names)
-        self.sources = list(sources)
         self.familiar = familiar.detach().cpu().sort().values  # log densities at images of the known classes
         self.n_neighbours = n_neighbours
-        self.softmax = None if softmax is None else {k: t.detach().to(self.device) for k, t in softmax.items()}
         self.info = info or {}
+        self._seen: storage.Seen = {}  # the folders that it was read from and written to
+        self._check()
+
+    def _check(self) -> None:
+        """Raise InputError if the pieces cannot belong together."""
+        if self.centres.shape[1] != self.network.dim:
+            raise InputError(f"The centres have {self.centres.shape[1]} dimensions, the network {self.network.dim}.")
+        if not isinstance(self.sigma, int | float) or not NARROWEST <= self.sigma <= WIDEST:
+            raise InputError(f"sigma must be a number from {NARROWEST:g} to {WIDEST:g}; got {self.sigma!r}.")
+        if self.n_neighbours is not None:
+            whole_number("n_neighbours", self.n_neighbours, 1)
+        if self.familiar.ndim != 1 or not self.familiar.is_floating_point() or self.familiar.isnan().any():
+            raise InputError("The familiar densities must be a vector of numbers without NaN.")
 
     def __repr__(self) -> str:
         name = self.network.config["name"]
         return f"Model({name}, {len(self.class_names)} classes, {len(self.centres)} centres, sigma={self.sigma:.3g})"
 
+    @property
+    def class_names(self) -> list[str]:
+        """Return the names of the classes, in the order of their labels."""
+        return self.classes.names
+
+    @property
+    def centres(self) -> Tensor:
+        """Return the embeddings (m, dim) of the images behind the answers."""
+        return self.classes.centres
+
+    @property
+    def labels(self) -> Tensor:
+        """Return the label (m,) of each centre, a place in ``class_names``."""
+        return self.classes.labels
+
+    @property
+    def theta(self) -> Tensor:
+        """Return the log weight (m,) of each centre."""
+        return self.classes.theta
+
+    @property
+    def sources(self) -> list[str]:
+        """Return where the image of each centre came from."""
+        return self.classes.sources
+
+    @property
+    def softmax(self) -> dict[str, Tensor] | None:
+        """Return the trained softmax layer as plain tensors, where there is one."""
+        return self.classes.softmax
+
+    # -- on disk
+
     @classmethod
     def load(cls, folder: str | Path, device: str | torch.device = "cpu") -> "Model":
-        """A model from its folder."""
-        from nngk.model.storage import load_model
+        """Return the model of a folder. Raise InputError if anything is missing, damaged or inconsistent."""
+        place = pick_device(device)  # before anything is read: a wrong device is no damage
+        return cls._of(storage.read(Path(folder)), Path(folder), place)
 
-        return load_model(Path(folder), device)
+    @classmethod
+    def _of(cls, stored: storage.Stored, folder: Path, device: torch.device) -> "Model":
+        bank, record = stored.bank, stored.record
+        softmax = {key.removeprefix("softmax."): t for key, t in bank.items() if key.startswith("softmax.")}
+        try:
+            model = cls(
+                stored.network,
+                centres=bank["centres"],
+                labels=bank["labels"],
+                theta=bank["theta"],
+                familiar=bank["familiar"],
+                sigma=record["sigma"],
+                n_neighbours=record["n_neighbours"],
+                class_names=record["class_names"],
+                sources=record["sources"],
+                info=record["info"],
+                softmax=softmax or None,
+                device=device,
+            )
+        except InputError as error:
+            raise storage.damaged_model(folder, str(error).rstrip(".")) from None
+        model._seen |= stored.seen
+        return model
 
     def save(self, folder: str | Path) -> None:
-        """Write the model into a folder: safetensors and JSON. What was there stays whole until the new one is."""
-        from nngk.model.storage import save_model
+        """Write the model into a folder: safetensors and JSON. What was there stays whole until the new one is.
 
-        save_model(self, Path(folder))
+        Raise InputError if the model came from this folder and somebody else has changed it since: saving would undo
+        that. :meth:`changing` loads, changes and saves without a gap.
+        """
+        self._seen |= storage.write(Path(folder), self._stored())
+
+    def _stored(self) -> storage.Stored:
+        bank = {"centres": self.centres, "labels": self.labels, "theta": self.theta, "familiar": self.familiar}
+        bank |= {f"softmax.{key}": t for key, t in (self.softmax or {}).items()}
+        names = ("sigma", "n_neighbours", "class_names", "sources", "info")
+        return storage.Stored(self.network, bank, {name: getattr(self, name) for name in names}, self._seen)
+
+    @classmethod
+    @contextmanager
+    def changing(cls, folder: str | Path, device: str | torch.device = "cpu") -> Iterator["Model"]:
+        """Yield the model of a folder to be changed, and save it at the end.
+
+        One process at a time; the others wait. Nothing is saved if the block raises.
+        """
+        place = pick_device(device)
+        with storage.changing(Path(folder)) as (stored, write):
+            model = cls._of(stored, Path(folder), place)
+            yield model
+            model._seen |= write(model._stored())
 
     # -- questions
 
     def embed(self, images: Picture | Sequence[Picture], batch_size: int | None = None) -> Tensor:
-        """Embeddings (n, dim) of images, on the CPU."""
+        """Return the embeddings (n, dim) of images, on the CPU."""
         pictures, _ = as_list(images)
+        if batch_size is not None:
+            batch_size = whole_number("batch_size", batch_size, 1)
+        return self.embed_source(Pictures(pictures, self.network.input.resize), batch_size).cpu()
+
+    def embed_source(
+        self, source: BatchSource, batch_size: int | None = None, advance: Callable[[int], object] | None = None
+    ) -> Tensor:
+        """Return the embeddings (n, dim), on the model's device, of a source of images with the side ``input.resize``.
+
+        ``advance`` hears how many images each batch had.
+        """
         spec = self.network.input
-        rows = embed(
-            self.network,
-            _Pictures(pictures, spec.resize),
-            centre_crop(spec.size, spec.mean, spec.std),
-            batch_size=batch_size,
-            device=self.device,
-        )
-        return rows.cpu()
+        transform = centre_crop(spec.size, spec.mean, spec.std)
+        return embed(self.network, source, transform, batch_size=batch_size, device=self.device, advance=advance)
 
     @overload
     def classify(self, images: Picture, evidence: int = 5) -> Answer: ...  # type: ignore[overload-overlap]
     @overload
     def classify(self, images: Sequence[Picture], evidence: int = 5) -> list[Answer]: ...
     def classify(self, images: Picture | Sequence[Picture], evidence: int = 5) -> Answer | list[Answer]:
-        """Label, probabilities, the training images that decided it, and how unknown the image is."""
+        """Return label, probabilities, the images of the bank that decided it, and how unknown the image is."""
+        whole_number("evidence", evidence, 0)
         pictures, single = as_list(images)
         answers = self.answers(self.embed(pictures), evidence)
         return answers[0] if single else answers
@@ -149,10 +203,9 @@ class Model:
     @overload
     def search(self, images: Sequence[Picture], k: int = 10) -> list[list[Evidence]]: ...
     def search(self, images: Picture | Sequence[Picture], k: int = 10) -> list[Evidence] | list[list[Evidence]]:
-        """The ``k`` most similar images of the bank, nearest first."""
+        """Return the ``k`` most similar images of the bank, nearest first."""
         self._require_classes()
-        if not 1 <= k <= len(self.centres):
-            raise InputError(f"k must be from 1 to {len(self.centres)}, the number of images in the bank; got {k}.")
+        k = whole_number("k", k, 1, len(self.centres), "the number of images in the bank")
         pictures, single = as_list(images)
         if not pictures:
             return []
@@ -161,18 +214,30 @@ class Model:
         return rows[0] if single else rows
 
     def predict(self, embeddings: Tensor, k: int | None = None) -> Prediction:
-        """Equation 3 for embeddings: log-probabilities, neighbours, shares, densities."""
+        """Return equation 3 for embeddings: log-probabilities, neighbours, shares, densities."""
         self._require_classes()
-        x = embeddings.to(self.device, self.centres.dtype)
+        k = whole_number("k", k, 1) if k is not None else self.n_neighbours or len(self.centres)
         return predict(
-            x,
-            self._engine,
+            self._checked(embeddings),
+            self.classes.engine,
             self.labels,
             self.theta,
             self.sigma,
-            k or self.n_neighbours or len(self.centres),
+            k,
             len(self.class_names),
         )
+
+    def _checked(self, embeddings: Tensor) -> Tensor:
+        """Return embeddings on the model's device. Raise InputError if they are not finite rows of its dimensions."""
+        dim = self.network.dim
+        if not isinstance(embeddings, Tensor) or embeddings.ndim != 2 or embeddings.shape[1] != dim:
+            what = tuple(embeddings.shape) if isinstance(embeddings, Tensor) else type(embeddings).__name__
+            raise InputError(f"Embeddings must be a tensor (n, {dim}), as embed() returns; got {what}.")
+        x = embeddings.to(self.device, self.centres.dtype)
+        bad = (~torch.isfinite(x)).any(1).nonzero()
+        if len(bad):
+            raise InputError(f"The embeddings hold NaN or infinity, first in row {int(bad[0])}.")
+        return x
 
     def _require_classes(self) -> None:
         if not len(self.centres):
@@ -180,7 +245,7 @@ class Model:
 
     @property
     def classifier(self) -> str:
-        """'softmax' where a softmax layer was trained and knows every class, else 'kernels'.
+        """Return 'softmax' where a softmax layer was trained and knows every class, else 'kernels'.
 
         Classes that were shown later stand behind the trained ones and have no row in that layer.
         """
@@ -188,17 +253,19 @@ class Model:
         return "softmax" if known and known == len(self.class_names) else "kernels"
 
     def probabilities(self, embeddings: Tensor) -> Tensor:
-        """Class probabilities (n, n_classes) of embeddings, in the order of ``class_names``."""
-        if self.softmax is not None and self.classifier == "softmax":
-            x = embeddings.to(self.device)
-            if "scale" in self.softmax:  # normalised softmax: cosines over a temperature
-                x = torch.nn.functional.normalize(x) * self.softmax["scale"]
-            return (x @ self.softmax["weight"].T + self.softmax["bias"]).softmax(1).cpu()
+        """Return class probabilities (n, n_classes) of embeddings, in the order of ``class_names``."""
+        softmax = self.softmax
+        if softmax is not None and self.classifier == "softmax":
+            x = self._checked(embeddings)
+            if "scale" in softmax:  # normalised softmax: cosines over a temperature
+                x = torch.nn.functional.normalize(x) * softmax["scale"]
+            return (x @ softmax["weight"].T + softmax["bias"]).softmax(1).cpu()
         return self.predict(embeddings).log_probabilities.exp().cpu()
 
     def answers(self, embeddings: Tensor, evidence: int = 5) -> list[Answer]:
-        """Answers for embeddings that are already computed."""
-        if not len(embeddings):
+        """Return the answers for embeddings that are already computed."""
+        evidence = whole_number("evidence", evidence, 0)
+        if isinstance(embeddings, Tensor) and embeddings.shape[:1] == (0,):  # embeddings of no images have no width
             return []
         found = self.predict(embeddings)
         probabilities = self.probabilities(embeddings)
@@ -227,16 +294,12 @@ class Model:
             for p in places
         ]
 
-    @cached_property
-    def _engine(self) -> Exact:
-        return Exact(self.centres)
-
     # -- classes that come and go
 
     def add(self, name: str, images: Picture | Sequence[Picture]) -> int:
-        """Learn a class by being shown it, at once and without training; returns how many images it has now.
+        """Learn a class by being shown it, at once and without training; return how many images it has now.
 
-        The images' embeddings become centres. A name the model knows already gets more images.
+        The images' embeddings become centres. A name that the model knows already gets more images.
         """
         if not isinstance(name, str) or not name:
             raise InputError(f"A class needs a name, a text; got {name!r}.")
@@ -248,76 +311,12 @@ class Model:
             raise InputError(
                 f"The embeddings of the images for '{name}' are NaN or infinite; the model may be damaged."
             )
-        if name in self.class_names:
-            self.softmax = None  # its layer could not learn from them: from now on the kernels answer
-        else:
-            self.class_names.append(name)
-        label = self.class_names.index(name)
-        self._rebank(
-            torch.cat([self.centres, rows]),
-            torch.cat([self.labels, self.labels.new_full((len(rows),), label)]),
-            torch.cat([self.theta, self._shown_weight(label, len(rows)).expand(len(rows))]),
-            self.sources + [_describe(p, name, i) for i, p in enumerate(pictures)],
-        )
-        return int((self.labels == label).sum())
+        sources = [name_of(picture, name, i) for i, picture in enumerate(pictures)]
+        self.classes = with_images(self.classes, name, rows, sources)
+        return int(self.classes.of(name).sum())
 
     def remove(self, name: str) -> int:
-        """Forget a class, at once; returns how many images it had."""
-        if name not in self.class_names:
-            known = ", ".join(self.class_names[:10]) + (", …" if len(self.class_names) > 10 else "")
-            raise InputError(f"The model has no class '{name}'; it knows: {known or 'none'}.")
-        label = self.class_names.index(name)
-        kept = self.labels != label
-        labels = self.labels[kept]
-        self.class_names.pop(label)
-        self._rebank(
-            self.centres[kept],
-            labels - (labels > label).long(),
-            self.theta[kept],
-            [s for s, keep in zip(self.sources, kept.tolist()) if keep],
-        )
-        if self.softmax is not None and label < len(self.softmax["weight"]):
-            rows = torch.arange(len(self.softmax["weight"]), device=self.device) != label
-            self.softmax |= {key: self.softmax[key][rows] for key in ("weight", "bias")}
-        return int((~kept).sum())
-
-    def _shown_weight(self, label: int, count: int) -> Tensor:
-        """θ of new centres: a class shown in five pictures weighs in all what a class weighs on average.
-
-        With the weight of a trained centre each, a class of five would be drowned by neighbours with a hundred.
-        """
-        if not len(self.theta):
-            return self.theta.new_zeros(())
-        if (self.labels == label).any():  # more of a known class
-            return self.theta[self.labels == label].mean()
-        return self.theta.logsumexp(0) - math.log(len(self.labels.unique()) * count)
-
-    def _rebank(self, centres: Tensor, labels: Tensor, theta: Tensor, sources: list[str]) -> None:
-        self.centres, self.labels, self.theta, self.sources = centres, labels, theta, sources
-        self.__dict__.pop("_engine", None)
-
-
-class _Pictures:
-    """A list of pictures as an image source: decoded when their batch is asked for."""
-
-    def __init__(self, pictures: Sequence[Picture], size: int) -> None:
-        self.pictures, self.size = pictures, size
-
-    def __len__(self) -> int:
-        return len(self.pictures)
-
-    def batch(self, indices: Any) -> Tensor:
-        return squares([self.pictures[int(i)] for i in indices], self.size)
-
-
-def as_list(images: Picture | Sequence[Picture]) -> tuple[list[Picture], bool]:
-    """Images as a list, and whether a single one was given. A batch (n, …) of arrays or tensors is many."""
-    if isinstance(images, str | Path | Image):
-        return [images], True
-    if isinstance(images, np.ndarray | Tensor):
-        return (list(images), False) if images.ndim == 4 else ([images], True)
-    return list(images), False
-
-
-def _describe(picture: Picture, name: str, number: int) -> str:
-    return str(picture) if isinstance(picture, str | Path) else f"{name} (shown, {number + 1})"
+        """Forget a class, at once; return how many images it had."""
+        before = len(self.centres)
+        self.classes = without_class(self.classes, name)
+        return before - len(self.centres)

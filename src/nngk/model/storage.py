@@ -1,137 +1,220 @@
 """A model's folder: ``model.json``, ``network-….safetensors``, ``bank-….safetensors``.
 
 The JSON names the tensor files and their checksums and is renamed into place last, so a reader sees the old model or
-the new one, never a mixture, and a damaged file is refused.
+the new one, never a mixture, and a damaged file is refused. Writers take turns; one that would undo what another has
+done since it read the folder is refused.
 """
 
-import math
 import platform
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
+from msgspec import Meta, Struct
+from msgspec import field as member
 from torch import Tensor
 
 import nngk
-from nngk.device import pick_device
 from nngk.errors import InputError
-from nngk.files import locked, read_json, read_tensors, write_json, write_named_tensors
-from nngk.model.model import Model
+from nngk.files import (
+    checksum,
+    clear_leftovers,
+    fitted,
+    locked,
+    read_json,
+    read_record,
+    read_tensors,
+    write_named_tensors,
+    write_record,
+)
 from nngk.networks import EmbeddingNetwork
 
-FORMAT = 1
+FORMAT = 2  # 1 had no checksum of its own
+RECORD = "model.json"
+_WHAT = "a model folder"
+
+Seen = dict[Path, str]  # the checksum of the record that each folder held when it was last read or written
+
+_Side = Annotated[int, Meta(ge=1, le=16384)]
+_Channels = tuple[float, float, float]
 
 
-def save_model(model: Model, folder: Path) -> None:
-    """Write a model into a folder."""
-    bank = {"centres": model.centres, "labels": model.labels, "theta": model.theta, "familiar": model.familiar}
-    bank |= {f"softmax.{key}": t for key, t in (model.softmax or {}).items()}
-    files = {}
-    for kind, tensors in (("network", model.network.state_dict()), ("bank", bank)):
-        name, checksum = write_named_tensors(folder, kind, tensors)
-        files[kind] = {"file": name, "sha256": checksum}
-    write_json(
-        folder / "model.json",
-        {
-            "format": FORMAT,
-            "files": files,
-            "network": model.network.config,
-            "sigma": model.sigma,
-            "n_neighbours": model.n_neighbours,
-            "class_names": model.class_names,
-            "sources": model.sources,
-            "info": model.info,
-            "versions": {
-                "nngk": nngk.__version__,
-                "torch": str(torch.__version__),
-                "python": platform.python_version(),
-            },
-        },
-    )
-    current = {f["file"] for f in files.values()}
-    for old in [*folder.glob("network-*.safetensors"), *folder.glob("bank-*.safetensors")]:
-        if old.name not in current:
-            old.unlink()
+class _TensorFile(Struct, forbid_unknown_fields=True):
+    file: Annotated[str, Meta(pattern=r"^[a-z]+-[0-9a-f]+\.safetensors$")]  # in this folder and nowhere else
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+
+
+class _Files(Struct, forbid_unknown_fields=True):
+    network: _TensorFile
+    bank: _TensorFile
+
+
+class _Input(Struct):
+    size: _Side
+    resize: _Side
+    mean: _Channels
+    std: _Channels
+
+
+class _Network(Struct):
+    """The fields of a network's configuration whose size decides how much memory is taken; others check themselves."""
+
+    name: str
+    dim: Annotated[int, Meta(ge=0, le=65536)] | None
+    input: _Input
+    weights: dict[str, Any]
+
+
+class _Info(Struct):
+    """The fields of ``info`` that anything is decided by; the others are for people."""
+
+    task: Literal["classify", "metric"] = "classify"
+    settings: dict[str, Any] = member(default_factory=dict)
+    boxes: bool | None = None
+    test: dict[str, float] = member(default_factory=dict)
+
+
+class _Record(Struct, forbid_unknown_fields=True):
+    format: int
+    files: _Files
+    network: _Network
+    sigma: float
+    n_neighbours: int | None
+    class_names: list[str]
+    sources: list[str]
+    info: _Info = member(default_factory=_Info)
+    versions: dict[str, str] = member(default_factory=dict)
+    checksum: str = ""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a model's folder holds: the network, the tensors of the bank, and everything that JSON can say."""
+
+    network: EmbeddingNetwork
+    bank: dict[str, Tensor]  # 'centres', 'labels', 'theta', 'familiar', and 'softmax.…' where there is such a layer
+    record: dict[str, Any]  # 'sigma', 'n_neighbours', 'class_names', 'sources', 'info'
+    seen: Seen = field(default_factory=dict)
+
+
+# -- writing
+
+
+def write(folder: Path, stored: Stored) -> Seen:
+    """Write a model into a folder, when no other writer is at it; return what is there now.
+
+    Raise InputError if the model was read from this folder and the folder has changed since.
+    """
+    with locked(folder):
+        seen = stored.seen.get(folder.resolve())
+        if seen is not None and _changed(folder, seen):
+            raise InputError(
+                f"The model in {folder} was changed by somebody else after this one was loaded, and saving would undo "
+                "that. Load it again and repeat what you did (Model.changing does both without a gap), or save into "
+                "another folder."
+            )
+        return _write(folder, stored)
+
+
+def _changed(folder: Path, seen: str) -> bool:
+    """Return whether a folder holds another record than the one that was seen; none at all is no change to undo."""
+    try:
+        return (folder / RECORD).exists() and checksum(read_json(folder / RECORD, _WHAT)) != seen
+    except InputError:
+        return True
 
 
 @contextmanager
-def changing(folder: Path, device: str | torch.device = "cpu") -> Iterator[Model]:
-    """A model to change, saved at the end. One process at a time: two would forget each other's changes."""
-    with locked(folder) if folder.is_dir() else nullcontext():
-        model = load_model(folder, device)
-        yield model
-        save_model(model, folder)
+def changing(folder: Path) -> Iterator[tuple[Stored, Callable[[Stored], Seen]]]:
+    """Yield what a folder holds and how to replace it, while every other writer waits."""
+    _require_folder(folder)
+    with locked(folder):
+        yield read(folder), lambda stored: _write(folder, stored)
 
 
-def load_model(folder: Path, device: str | torch.device = "cpu") -> Model:
-    """Read a model from a folder; anything missing, damaged or inconsistent is refused with a sentence."""
+def _write(folder: Path, stored: Stored) -> Seen:
+    clear_leftovers(folder, RECORD, "network", "bank")
+    files = {}
+    for kind, tensors in (("network", stored.network.state_dict()), ("bank", stored.bank)):
+        name, digest = write_named_tensors(folder, kind, tensors)
+        files[kind] = {"file": name, "sha256": digest}
+    versions = {"nngk": nngk.__version__, "torch": str(torch.__version__), "python": platform.python_version()}
+    record = {"format": FORMAT, "files": files, "network": stored.network.config, **stored.record, "versions": versions}
+    written = write_record(folder / RECORD, record)
+    current = {f["file"] for f in files.values()}
+    for old in [*folder.glob("network-*.safetensors"), *folder.glob("bank-*.safetensors")]:
+        if old.name not in current:
+            with suppress(OSError):  # the new model is in place: what cannot be removed now, the next writer removes
+                old.unlink()
+    return {folder.resolve(): written}
+
+
+# -- reading
+
+
+def read(folder: Path) -> Stored:
+    """Read a model's folder. Raise InputError if anything is missing, damaged or inconsistent."""
+    _require_folder(folder)
+    while True:
+        before = _identity(folder / RECORD)
+        try:
+            return _read(folder)
+        except InputError:
+            # A writer may have put a new model in the place of the one that was being read.
+            if _identity(folder / RECORD) == before:
+                raise
+
+
+def _identity(path: Path) -> tuple[int, ...] | None:
+    """Return what tells one file of a name from the next, even where both say the same."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
+
+
+def _require_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise InputError(f"There is no model folder {folder}. Train one with: nngk train DATA --out {folder}")
-    record = read_json(folder / "model.json", "a model folder")
-    if record.get("format") != FORMAT:
-        raise InputError(
-            f"{folder / 'model.json'} has the format {record.get('format')!r}; this version of nngk reads {FORMAT}."
-        )
-    device = pick_device(device)  # before anything is read: a wrong device is no damage
+
+
+def _read(folder: Path) -> Stored:
+    path = folder / RECORD
+    raw = read_record(path, _WHAT, FORMAT)
+    record = fitted(raw, _Record, path)
+    tensors = {
+        kind: read_tensors(folder / entry.file, entry.sha256)
+        for kind, entry in (("network", record.files.network), ("bank", record.files.bank))
+    }
+    missing = {"centres", "labels", "theta", "familiar"} - tensors["bank"].keys()
+    if missing:
+        raise damaged_model(folder, f"its bank has no {', '.join(sorted(missing))}")
+    values = {name: getattr(record, name) for name in ("sigma", "n_neighbours", "class_names", "sources")}
+    network = _network(folder, raw["network"], tensors["network"])
+    values["info"] = raw.get("info", {})
+    return Stored(network, tensors["bank"], values, {folder.resolve(): checksum(raw)})
+
+
+def _network(folder: Path, config: dict[str, Any], tensors: dict[str, Tensor]) -> EmbeddingNetwork:
+    """Return the network of a configuration with its weights, of which each must be there and finite."""
     try:
-        record, tensors = _tensors(folder, record)
-        network = EmbeddingNetwork.from_config(record["network"])
-        network.load_state_dict(tensors["network"])
-        return _assemble(record, network, tensors["bank"], device)
-    except InputError:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise InputError(
-            f"The model in {folder} is damaged ({error}); restore it from a copy or train again."
-        ) from None
+        network = EmbeddingNetwork.from_config(config)
+        for name, own in network.state_dict().items():
+            if name in tensors and tensors[name].dtype != own.dtype:
+                raise ValueError(f"'{name}' should be {own.dtype}, not {tensors[name].dtype}")
+        network.load_state_dict(tensors)
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError) as error:
+        raise damaged_model(folder, str(error).strip().splitlines()[-1].strip() or type(error).__name__) from None
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise damaged_model(folder, f"the network's '{name}' is NaN or infinite")
+    return network
 
 
-def _tensors(folder: Path, record: dict[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
-    """The record and its tensors; of the new model where one has taken its place while it was read."""
-    while True:
-        try:
-            files = record["files"].items()
-            return record, {kind: read_tensors(folder / f["file"], f["sha256"]) for kind, f in files}
-        except InputError:
-            now = read_json(folder / "model.json", "a model folder")
-            if now == record:
-                raise
-            record = now
-
-
-def _assemble(
-    record: dict[str, Any], network: EmbeddingNetwork, bank: dict[str, Tensor], device: str | torch.device
-) -> Model:
-    rows = {len(bank["centres"]), len(bank["labels"]), len(bank["theta"]), len(record["sources"])}
-    labels = bank["labels"]
-    if len(rows) > 1 or (len(labels) and int(labels.max()) >= len(record["class_names"])):
-        raise ValueError("its bank and its class names do not fit together")
-    names, info = (record["class_names"], record["sources"]), record.get("info", {})
-    if not all(isinstance(part, list) and all(isinstance(name, str) for name in part) for part in names):
-        raise ValueError("its class names and sources should be lists of texts")
-    if not isinstance(info, dict):
-        raise ValueError("its info should be an object")
-    if not 0 < float(record["sigma"]) < math.inf or not _is_count(record["n_neighbours"]):
-        raise ValueError("its sigma and its number of neighbours should be above 0")
-    softmax = {key.removeprefix("softmax."): t for key, t in bank.items() if key.startswith("softmax.")}
-    return Model(
-        network,
-        centres=bank["centres"],
-        labels=labels,
-        theta=bank["theta"],
-        sigma=float(record["sigma"]),
-        class_names=record["class_names"],
-        sources=record["sources"],
-        familiar=bank["familiar"],
-        n_neighbours=record["n_neighbours"],
-        softmax=softmax or None,
-        info=info,
-        device=device,
-    )
-
-
-def _is_count(value: object) -> bool:
-    """Whether a record's number of neighbours is one; none stands for all centres."""
-    return value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1)
+def damaged_model(folder: Path, why: object) -> InputError:
+    """Return the error for a folder whose parts cannot belong together."""
+    return InputError(f"The model in {folder} is damaged ({why}); restore it from a copy or train again.")

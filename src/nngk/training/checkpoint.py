@@ -1,64 +1,138 @@
-"""Everything a run needs to go on, as data: safetensors and JSON."""
+"""Everything that a run needs to go on, as data: safetensors and JSON."""
 
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import torch
+from msgspec import Meta, Struct
 from torch import Tensor, nn
 
 from nngk.errors import InputError
-from nngk.files import read_json, read_tensors, write_json, write_named_tensors
+from nngk.files import (
+    alone,
+    clear_leftovers,
+    damaged,
+    fitted,
+    read_record,
+    read_tensors,
+    write_named_tensors,
+    write_record,
+)
+from nngk.training.log import LogMark, mark_log, require_log
+
+FORMAT = 2  # 1 had no checksum of its own, and no mark of the log
+SETTINGS, RECORD = "settings.json", "checkpoint.json"
+_WHAT = "a run that can be resumed"
+
+State = TypeVar("State")
+
+
+class _Record(Struct, forbid_unknown_fields=True):
+    tensors: Annotated[str, Meta(pattern=r"^checkpoint-[0-9a-f]+\.safetensors$")]  # in this folder and nowhere else
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+    optimiser: dict[str, float | bool | None]
+    state: dict[str, Any]
+    log: LogMark | None = None
+    format: int = 1
+    checksum: str = ""
+
+
+@contextmanager
+def only_training(folder: Path) -> Iterator[None]:
+    """Hold the folder of a run. Raise InputError if another training is at work in it.
+
+    What a training that was killed there left half-written is cleared.
+    """
+    with alone(folder, ".training", f"Another training is at work in {folder.parent}. Wait for it, or choose --out."):
+        clear_leftovers(folder, "checkpoint", "log", "settings", "features")
+        yield
+
+
+def write_settings(folder: Path, settings: dict[str, Any]) -> None:
+    """Write the settings of a run."""
+    write_record(folder / SETTINGS, {"format": FORMAT, **settings})
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """Return the settings of a run, by name. Raise InputError if they are missing or damaged."""
+    record = read_record(folder / SETTINGS, _WHAT, FORMAT)
+    return {name: value for name, value in record.items() if name not in ("format", "checksum")}
 
 
 def save_checkpoint(
     folder: Path,
     modules: dict[str, nn.Module],
     optimiser: torch.optim.Optimizer,
-    state: Any,
+    state: dict[str, Any],
     best: dict[str, Tensor] | None = None,
 ) -> None:
     """Write modules, optimiser, ``state`` and the tensors of the best epoch, where there is one.
 
-    The JSON names the tensor file, so the pair changes in one rename.
+    The JSON names the tensor file, so that the pair changes in one rename.
     """
     numbers, moments = _optimiser_state(optimiser)
     tensors = tensors_of(modules) | {f"optimiser/{key}": t for key, t in moments.items()}
     tensors |= {f"best/{key}": t for key, t in (best or {}).items()}
-    name, checksum = write_named_tensors(folder, "checkpoint", tensors)
-    write_json(folder / "checkpoint.json", {"tensors": name, "sha256": checksum, "optimiser": numbers, "state": state})
+    name, digest = write_named_tensors(folder, "checkpoint", tensors)
+    record = {"format": FORMAT, "tensors": name, "sha256": digest, "optimiser": numbers, "state": state}
+    write_record(folder / RECORD, record | {"log": mark_log(folder)})
     for old in folder.glob("checkpoint-*.safetensors"):
         if old.name != name:
-            old.unlink()
+            with suppress(OSError):  # the new checkpoint is in place: the next one removes what stays
+                old.unlink()
 
 
 def load_checkpoint(
-    folder: Path, modules: dict[str, nn.Module], optimiser: torch.optim.Optimizer
-) -> tuple[Any, dict[str, Tensor]]:
-    """Put a checkpoint back into modules and optimiser; returns its ``state`` and the best epoch's tensors."""
-    record = read_json(folder / "checkpoint.json", "a run that can be resumed")
-    try:
-        file, checksum, numbers, state = (record[key] for key in ("tensors", "sha256", "optimiser", "state"))
-    except KeyError as error:
-        raise InputError(f"{folder / 'checkpoint.json'} is damaged: it has no {error}. Start the run again.") from None
-    tensors = read_tensors(folder / file, checksum)
+    folder: Path, modules: dict[str, nn.Module], optimiser: torch.optim.Optimizer, state_type: type[State]
+) -> tuple[State, dict[str, Tensor]]:
+    """Put a checkpoint back into modules and optimiser; return its state and the tensors of the best epoch.
+
+    Raise InputError if anything is damaged, or belongs to another run.
+    """
+    path = folder / RECORD
+    record = fitted(read_record(path, _WHAT, FORMAT), _Record, path)
+    state = _state(record.state, state_type, path)
+    tensors = read_tensors(folder / record.tensors, record.sha256)
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and tensor.isnan().any():
+            raise damaged(folder / record.tensors, f"'{name}' is NaN")
+    if record.log is not None:
+        require_log(folder, record.log)
     put_back(modules, tensors, folder)
-    _restore_optimiser(optimiser, numbers, _under(tensors, "optimiser"))
+    try:
+        _restore_optimiser(optimiser, record.optimiser, _under(tensors, "optimiser"))
+    except (KeyError, ValueError, TypeError, RuntimeError, IndexError) as error:
+        raise damaged(path, f"the optimiser's state does not fit: {error}") from None
     return state, _under(tensors, "best")
 
 
+def _state(values: dict[str, Any], state_type: type[State], path: Path) -> State:
+    """Return the state of a run as its dataclass, which must know every field."""
+    unknown = values.keys() - {f.name for f in dataclasses.fields(state_type)}  # type: ignore[arg-type]
+    if unknown:
+        raise damaged(path, f"it has the unknown fields {', '.join(sorted(unknown))}")
+    state = fitted(values, state_type, path)
+    if any(isinstance(v, int | float) and abs(v) >= 2**53 for v in values.values()):
+        raise damaged(path, "a number is too large")
+    return state
+
+
 def tensors_of(modules: dict[str, nn.Module]) -> dict[str, Tensor]:
-    """All tensors of some modules, each under the name of its module."""
+    """Return all tensors of some modules, each under the name of its module."""
     return {f"{name}/{key}": t for name, module in modules.items() for key, t in module.state_dict().items()}
 
 
 def put_back(modules: dict[str, nn.Module], tensors: dict[str, Tensor], source: Path) -> None:
-    """The inverse of :func:`tensors_of`."""
+    """Load the tensors of :func:`tensors_of` into the modules."""
     for name, module in modules.items():
         load_module(module, _under(tensors, name), source)
 
 
 def load_module(module: nn.Module, tensors: dict[str, Tensor], source: Path) -> None:
-    """``load_state_dict`` with a sentence where the shapes are another run's."""
+    """Call ``load_state_dict``. Raise InputError if the shapes are those of another run."""
     try:
         module.load_state_dict(tensors)
     except RuntimeError as error:

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from nngk.bank.refresh import interval_in_steps
-from nngk.data import ImageTable, batches, read_images, require_pairs, require_training_images, split
+from nngk.data import ImageTable, Split, batches, read_images, require_pairs, require_training_images, split
 from nngk.errors import InputError
-from nngk.files import read_json, write_json
 from nngk.losses import require_loss
 from nngk.losses.gaussian import GaussianKernelLoss
 from nngk.losses.objective import RivalLoss
 from nngk.model.model import Model
 from nngk.progress import say, task
 from nngk.search import require_engine
+from nngk.training.checkpoint import only_training, read_settings, write_settings
 from nngk.training.feed import Transform
 from nngk.training.finish import finish
 from nngk.training.log import RunLog
@@ -75,9 +75,15 @@ def train(
     require_pairs(parts.train, "training")
     if settings.task == "classify":
         require_training_images(parts.train)
-    folder.mkdir(parents=True, exist_ok=True)
+    with only_training(folder):
+        return _train(parts, settings, out, resume, tensorboard, profile)
+
+
+def _train(parts: Split, settings: Settings, out: Path, resume: bool, tensorboard: bool, profile: bool) -> Model:
+    """Train in a folder that no other training is at work in."""
+    folder = out / "run"
     run = Run(parts, settings, folder)
-    write_json(folder / "settings.json", run.settings.to_dict())
+    write_settings(folder, run.settings.to_dict())
     if resume:
         run.resume()
     else:
@@ -251,7 +257,7 @@ def _same_settings(folder: Path, asked: Settings, named: Collection[str]) -> Set
             f"{folder.parent} holds no run to resume: none was stopped there after its first step. "
             "Start one without --resume."
         )
-    before = Settings.from_dict(read_json(folder / "settings.json", "a run that can be resumed"))
+    before = Settings.from_dict(read_settings(folder))
     free, old, new = OF_THE_MACHINE, before.to_dict(), asked.to_dict()
     default = Settings().to_dict()
     changed = [n for n in new if n not in free and new[n] != old[n] and (n in named or new[n] != default[n])]

@@ -14,6 +14,7 @@ from nngk.bank.refresh import Refreshed, Refresher, interval_in_steps
 from nngk.data import Split, class_balanced_batches, random_batches
 from nngk.device import pick_device as pick_device
 from nngk.errors import InputError
+from nngk.files import fitted
 from nngk.losses import create_loss
 from nngk.losses.gaussian import GaussianKernelLoss
 from nngk.losses.objective import RivalLoss
@@ -234,8 +235,7 @@ class Run:
         save_checkpoint(self.folder, self.modules, self.optimiser, vars(self.at), self.best)
 
     def resume(self) -> None:
-        state, self.best = load_checkpoint(self.folder, self.modules, self.optimiser)
-        at = Progress(**state)
+        at, self.best = load_checkpoint(self.folder, self.modules, self.optimiser, Progress)
         if at.data != self.at.data:
             raise InputError(
                 f"The run in {self.folder.parent} was started with other images or another split. "
@@ -244,7 +244,7 @@ class Run:
         self.at = at
         self.refresher.overrun = self.at.overrun
         if self.at.last_refresh:
-            self.refresher.history.append(Refreshed(**self.at.last_refresh))
+            self.refresher.history.append(fitted(self.at.last_refresh, Refreshed, self.folder / "checkpoint.json"))
 
 
 def fingerprint(split: Split) -> str:

@@ -6,7 +6,9 @@ from torch import Tensor
 from nngk.kernel.formulas import class_log_probabilities, log_kernels
 from nngk.kernel.sigma import best_sigma
 from nngk.losses.objective import RivalLoss
-from nngk.metrics import evaluate, expected_calibration_error, top_k_accuracy
+from nngk.metrics import classification_scores as classification_scores
+from nngk.metrics import evaluate, top_k_accuracy
+from nngk.metrics import has_pairs as has_pairs
 from nngk.search import Exact
 from nngk.training.run import Run
 
@@ -51,20 +53,6 @@ def run_sigma(run: Run) -> float:
     """The σ that training uses, where its loss has one."""
     sigma = getattr(run.objective, "sigma", 1.0)
     return float(sigma)
-
-
-def classification_scores(probabilities: Tensor, labels: Tensor) -> dict[str, float]:
-    """Accuracy and calibration of class probabilities."""
-    scores = {"accuracy": top_k_accuracy(probabilities, labels, 1)}
-    if probabilities.shape[1] > 5:
-        scores["top5_accuracy"] = top_k_accuracy(probabilities, labels, 5)
-    scores["calibration_error"] = expected_calibration_error(probabilities, labels)
-    return scores
-
-
-def has_pairs(labels: Tensor) -> bool:
-    """Whether some class has two images, so that one can be looked for with the other."""
-    return bool(len(labels) > len(labels.unique()))
 
 
 def leave_one_out_neighbours(x: Tensor, labels: Tensor, k: int) -> tuple[Tensor, Tensor]:

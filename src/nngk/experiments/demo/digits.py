@@ -15,7 +15,7 @@ from torch import Tensor
 from nngk.data import ImageTable, read_images, split
 from nngk.errors import MissingExtra
 from nngk.metrics import evaluate
-from nngk.model.model import Answer, Model
+from nngk.model import Answer, Model
 from nngk.progress import say
 from nngk.training.loop import train
 from nngk.training.settings import Settings

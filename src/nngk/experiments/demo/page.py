@@ -13,7 +13,7 @@ from PIL import Image
 from nngk.errors import MissingExtra
 from nngk.experiments.demo.digits import NEW, SHOWN, Demonstration
 from nngk.files import write_atomically
-from nngk.model.model import Answer
+from nngk.model.answers import Answer
 
 COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#9c755f", "#edc948", "#86939e", "#e15759", "#d4267f")
 

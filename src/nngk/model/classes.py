@@ -1,0 +1,130 @@
+"""The classes that a model knows, and how one is learned or forgotten without training."""
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from nngk.errors import InputError
+from nngk.search import Exact
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Class names, the m centres of the classes, and the softmax layer where one was trained.
+
+    Never changed in place: :func:`with_images` and :func:`without_class` return a new one.
+    """
+
+    names: list[str]
+    centres: Tensor  # (m, dim)
+    labels: Tensor  # (m,), each the place of a name
+    theta: Tensor  # (m,), log weights
+    sources: list[str]  # m texts: where the image of each centre came from
+    softmax: dict[str, Tensor] | None = None  # 'weight' (c, dim), 'bias' (c,), 'scale' of the first c classes
+
+    def __post_init__(self) -> None:
+        m, classes = len(self.sources), len(self.names)
+        if any(not isinstance(text, str) for text in self.names + self.sources):
+            raise InputError("Class names and sources must be texts.")
+        if len(set(self.names)) != classes:
+            twice = next(name for name in self.names if self.names.count(name) > 1)
+            raise InputError(f"Class names must differ; '{twice}' is there twice.")
+        _require_matrix("centres", self.centres, (m, None))
+        _require_matrix("theta", self.theta, (m,))
+        if self.labels.dtype != torch.int64 or self.labels.shape != (m,):
+            kind = f"{self.labels.dtype} of shape {tuple(self.labels.shape)}"
+            raise InputError(f"The labels must be {m} whole numbers (int64), one for each centre; got {kind}.")
+        if m and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < classes:
+            span = f"{int(self.labels.min())} to {int(self.labels.max())}"
+            raise InputError(f"The labels must be from 0 to {classes - 1}, the places of the class names; got {span}.")
+        if self.softmax is not None:
+            _require_softmax(self.softmax, classes, self.centres.shape[1])
+
+    @cached_property
+    def engine(self) -> Exact:
+        """Return the search among the centres."""
+        return Exact(self.centres)
+
+    def of(self, name: str) -> Tensor:
+        """Return which centres belong to the class ``name``, as a mask (m,)."""
+        return self.labels == self.names.index(name)
+
+
+def with_images(known: Classes, name: str, rows: Tensor, sources: list[str]) -> Classes:
+    """Return the classes with the embeddings ``rows`` (n, dim) as centres of ``name``, which may be new or known."""
+    softmax = known.softmax
+    if name in known.names:
+        softmax = None  # its layer could not learn from the new images: from now on the kernels answer
+    names = known.names if name in known.names else [*known.names, name]
+    label = names.index(name)
+    return Classes(
+        names,
+        torch.cat([known.centres, rows]),
+        torch.cat([known.labels, known.labels.new_full((len(rows),), label)]),
+        torch.cat([known.theta, _shown_weight(known, label, len(rows)).expand(len(rows))]),
+        known.sources + sources,
+        softmax,
+    )
+
+
+def without_class(known: Classes, name: str) -> Classes:
+    """Return the classes without ``name``. Raise InputError if it is not one of them."""
+    if name not in known.names:
+        listed = ", ".join(known.names[:10]) + (", …" if len(known.names) > 10 else "")
+        raise InputError(f"The model has no class '{name}'; it knows: {listed or 'none'}.")
+    label, kept = known.names.index(name), ~known.of(name)
+    labels = known.labels[kept]
+    softmax = known.softmax
+    if softmax is not None and label < len(softmax["weight"]):
+        rows = torch.arange(len(softmax["weight"]), device=kept.device) != label
+        softmax = softmax | {key: softmax[key][rows] for key in ("weight", "bias")}
+    return replace(
+        known,
+        names=known.names[:label] + known.names[label + 1 :],
+        centres=known.centres[kept],
+        labels=labels - (labels > label).long(),
+        theta=known.theta[kept],
+        sources=[source for source, keep in zip(known.sources, kept.tolist()) if keep],
+        softmax=softmax,
+    )
+
+
+def _shown_weight(known: Classes, label: int, count: int) -> Tensor:
+    """Return θ of new centres: a class shown in five pictures weighs in all what a class weighs on average.
+
+    With the weight of a trained centre each, a class of five would be drowned by neighbours with a hundred.
+    """
+    if not len(known.theta):
+        return known.theta.new_zeros(())
+    same = known.labels == label
+    if same.any():  # more images of a known class
+        return known.theta[same].mean()
+    return known.theta.logsumexp(0) - math.log(len(known.labels.unique()) * count)
+
+
+def _require_matrix(what: str, tensor: Tensor, shape: tuple[int | None, ...]) -> None:
+    """Raise InputError if a tensor has another shape, or anything but finite numbers; None stands for any length."""
+    fits = tensor.ndim == len(shape) and all(want in (None, got) for want, got in zip(shape, tensor.shape))
+    if not fits or not tensor.is_floating_point():
+        expected = ", ".join("any" if n is None else str(n) for n in shape)
+        raise InputError(
+            f"The {what} must be numbers of shape ({expected}); got {tensor.dtype} of shape {tuple(tensor.shape)}."
+        )
+    if not torch.isfinite(tensor).all():
+        raise InputError(f"The {what} are NaN or infinite.")
+
+
+def _require_softmax(layer: dict[str, Tensor], classes: int, dim: int) -> None:
+    """Raise InputError if a softmax layer does not fit the classes."""
+    if not {"weight", "bias"} <= layer.keys() <= {"weight", "bias", "scale"}:
+        raise InputError(f"A softmax layer has 'weight', 'bias' and perhaps 'scale'; got {', '.join(sorted(layer))}.")
+    rows = len(layer["weight"]) if layer["weight"].ndim else 0
+    if rows > classes:
+        raise InputError(f"The softmax layer has {rows} classes, the model {classes}.")
+    _require_matrix("weights of the softmax layer", layer["weight"], (rows, dim))
+    _require_matrix("biases of the softmax layer", layer["bias"], (rows,))
+    if "scale" in layer:
+        _require_matrix("scale of the softmax layer", layer["scale"], ())

@@ -1,0 +1,49 @@
+"""Images as a user gives them to a model: one or many, of any kind."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL.Image import Image
+from torch import Tensor
+
+from nngk.data import squares
+from nngk.errors import InputError
+
+Picture = str | Path | Image | np.ndarray | Tensor
+
+
+class Pictures:
+    """A list of pictures as a source of batches; each is decoded when its batch is asked for."""
+
+    def __init__(self, pictures: Sequence[Picture], size: int) -> None:
+        self.pictures, self.size = pictures, size
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def batch(self, indices: Any) -> Tensor:
+        """Return the pictures at ``indices``, uint8 (n, 3, size, size)."""
+        return squares([self.pictures[int(i)] for i in indices], self.size)
+
+
+def as_list(images: Picture | Sequence[Picture]) -> tuple[list[Picture], bool]:
+    """Return images as a list, and whether a single one was given. An array or tensor (n, …) of four axes is many.
+
+    Raise InputError if they are neither an image nor a sequence of images.
+    """
+    if isinstance(images, str | Path | Image):
+        return [images], True
+    if isinstance(images, np.ndarray | Tensor):
+        return (list(images), False) if images.ndim == 4 else ([images], True)
+    if not isinstance(images, Iterable) or isinstance(images, bytes | dict):
+        raise InputError(
+            f"Images are paths, PIL images, arrays or tensors, one or a list of them; got {type(images).__name__}."
+        )
+    return list(images), False
+
+
+def name_of(picture: Picture, class_name: str, number: int) -> str:
+    """Return the path of a picture, or for one that has none, the class it was shown for and its number."""
+    return str(picture) if isinstance(picture, str | Path) else f"{class_name} (shown, {number + 1})"

@@ -1,0 +1,28 @@
+"""The faults that need several processes and luck, a few of each: nothing is lost, nothing wrong, nothing hangs."""
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+from shapes import environment
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "faults.py"
+
+
+def test_a_few_of_each(tmp_path):
+    out = tmp_path / "faults.csv"
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "--quick", "--out", str(out)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    with out.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["injected"]) for row in rows] == [2, 3, 60] and rows[0]["reads"] == "10"
+    assert all(int(row[name] or 0) == 0 for row in rows for name in ("lost", "wrong", "hangs", "errors"))
+    assert all(row["commit"] and row["command"] and row["machine"] for row in rows)
