@@ -158,32 +158,6 @@ def test_refusals_say_what_to_do():
             GaussianKernelLoss(CentreBank(torch.zeros(4).long(), 4), sigma=sigma)(x, labels, torch.arange(3))
 
 
-# -- a margin, and dropped centres
-
-
-@pytest.mark.parametrize("margin", [0.0, 0.5, 3.0])
-def test_a_margin_raises_the_other_kernels(margin):
-    x, references = torch.randn(6, 3).double(), torch.randn(9, 3).double()
-    labels, ref_labels, sigma = torch.tensor([0, 1, 2, 0, 1, 2]), torch.arange(9) % 3, 0.7
-    loss = GaussianKernelLoss(sigma=sigma, margin=margin, reduction="none")
-    each = loss(x, labels, ref_emb=references, ref_labels=ref_labels)
-    for i in range(6):
-        values = [math.exp(-float((x[i] - r).square().sum()) / (2 * sigma**2)) for r in references]
-        own = sum(v for v, c in zip(values, ref_labels) if c == labels[i])
-        others = sum(values) - own
-        assert each[i].item() == pytest.approx(-math.log(own / (own + math.exp(margin) * others)), rel=1e-9)
-
-
-def test_a_margin_has_finite_gradients_at_both_ends():
-    from nngk.losses.gaussian import with_margin
-
-    each = torch.tensor([0.0, 1e-20, 1e-6, 1.0, 30.0, 200.0], requires_grad=True)
-    out = with_margin(each, 2.0)
-    out.sum().backward()
-    assert out.isfinite().all() and each.grad.isfinite().all()
-    assert out[-1].item() == pytest.approx(202.0) and out[0] == 0
-
-
 def test_dropped_centres_are_left_out_in_training_only():
     bank = filled(m=40, k=20)
     x, labels, indices = bank.centres.clone(), bank.labels, torch.arange(40)
@@ -199,8 +173,7 @@ def test_dropped_centres_are_left_out_in_training_only():
     assert losses.mean().item() == pytest.approx(whole(x, labels, indices).item(), rel=0.3)
 
 
-def test_margin_and_drop_are_checked():
-    with pytest.raises(InputError, match="margin"):
-        GaussianKernelLoss(sigma=1.0, margin=-1)
-    with pytest.raises(InputError, match="drop"):
-        GaussianKernelLoss(sigma=1.0, drop=1.0)
+@pytest.mark.parametrize("drop", [-0.1, 1.0, math.nan])
+def test_a_share_of_dropped_centres_that_is_none(drop):
+    with pytest.raises(InputError, match="drop must be from 0"):
+        GaussianKernelLoss(sigma=1.0, drop=drop)

@@ -11,18 +11,23 @@ from runs import make_run
 from shapes import TINY
 
 
-def test_steps_go_through_the_compiled_network_and_refreshes_do_not(data, tmp_path, monkeypatch):
-    seen = []
+class Recorded:
+    """Stands in for a captured network: calls the network and notes in which mode it was."""
 
-    def compiled(module, mode):
-        assert mode == "default"
-        return lambda x: (seen.append(module.training), module(x))[1]
+    def __init__(self, network, device):
+        self.network, self.modes = network, []
 
-    monkeypatch.setattr(torch, "compile", compiled)
-    run = make_run(data, tmp_path / "run", compile="default")
-    plain = make_run(data, tmp_path / "plain")
+    def __call__(self, images):
+        self.modes.append(self.network.training)
+        return self.network(images)
+
+
+def test_steps_go_through_the_captured_network_and_refreshes_do_not(data, tmp_path, monkeypatch):
+    plain = make_run(data, tmp_path / "plain", compile="off")
+    monkeypatch.setattr("nngk.training.run.Graphed", Recorded)
+    run = make_run(data, tmp_path / "run", compile="graphs")
     losses = [loop.train_epoch(r, lambda: False, 0.0)[0] for r in (run, plain)]
-    assert seen == [True] * run.steps_per_epoch
+    assert run.stepping.modes == [True] * run.steps_per_epoch
     assert losses[0] == losses[1]
 
 
@@ -53,7 +58,7 @@ def test_a_resumed_run_may_change_its_machine(data, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "checkpoint.json").write_text("{}")
     loop.write_json(tmp_path / "run" / "settings.json", asked.to_dict())
-    changed = Settings(**{**TINY, "compile": "default", "resident_gib": 0.0})
+    changed = Settings(**{**TINY, "compile": "off", "resident_gib": 0.0})
     assert loop._same_settings(tmp_path / "run", changed, ["compile", "resident_gib"]) == changed
 
 

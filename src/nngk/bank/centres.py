@@ -107,10 +107,6 @@ class CentreBank(nn.Module):
         lists = self.neighbours[indices]
         return lists.masked_fill(lists == indices[:, None], -1)
 
-    def write_back(self, indices: Tensor, embeddings: Tensor) -> None:
-        """Let the embeddings of a batch replace their centres: fresher than the last refresh, with its augmentation."""
-        self.centres[indices] = embeddings.detach().to(self.centres.dtype)
-
 
 def with_same_class(
     neighbours: Tensor, centres: Tensor, labels: Tensor, guaranteed: int, *, chunk: int = 1 << 16

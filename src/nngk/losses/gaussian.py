@@ -37,8 +37,6 @@ class GaussianKernelLoss(nn.Module):
         sigma: the kernels' width, or ``"auto"``: 1.5 times the width that minimises the leave-one-out loss of the
             bank, found when the loss is first used.
         learn_sigma: make log σ a parameter.
-        margin: how much the other classes' kernels are raised, in log: an example that is told apart well goes on
-            learning until it is told apart by that much more.
         drop: the share of an example's neighbours that is left out at random in training mode.
         reduction: ``"mean"`` over the examples that have a same-class neighbour, ``"sum"`` (the paper's), ``"none"``.
     """
@@ -51,7 +49,6 @@ class GaussianKernelLoss(nn.Module):
         sigma: float | Literal["auto"] = "auto",
         *,
         learn_sigma: bool = False,
-        margin: float = 0.0,
         drop: float = 0.0,
         reduction: Literal["mean", "sum", "none"] = "mean",
     ) -> None:
@@ -64,10 +61,10 @@ class GaussianKernelLoss(nn.Module):
             raise InputError(f"sigma must be a number from {NARROWEST:g} to {WIDEST:g} or 'auto', got {sigma!r}.")
         if reduction not in ("mean", "sum", "none"):
             raise InputError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}.")
-        if not margin >= 0 or not 0 <= drop < 1:
-            raise InputError(f"margin must be at least 0 and drop from 0 to below 1, got {margin!r} and {drop!r}.")
+        if not 0 <= drop < 1:
+            raise InputError(f"drop must be from 0 to below 1, got {drop!r}.")
         self.bank = bank
-        self.margin, self.drop = margin, drop
+        self.drop = drop
         self.reduction = reduction
         # In float64, so that embeddings in float64 meet the exact σ. NaN: not tuned yet.
         start = torch.tensor(math.nan if sigma == "auto" else math.log(sigma), dtype=torch.float64)
@@ -123,8 +120,6 @@ class GaussianKernelLoss(nn.Module):
             )
         else:
             each, learns = self._over_bank(self.bank, embeddings, labels, indices)
-        if self.margin:
-            each = with_margin(each, self.margin)
         if self.reduction == "none":
             return each
         total = each.sum()
@@ -165,18 +160,6 @@ class GaussianKernelLoss(nn.Module):
         each = fused_all_centres_loss(x, ref_emb, theta, self._width(x), labels, ref_labels, own)
         others = (labels[:, None] == ref_labels).sum(1) - (own >= 0).long()
         return each, others > 0
-
-
-def with_margin(each: Tensor, margin: float) -> Tensor:
-    """The losses -ln(S / (S + D)) of own and other kernels' sums, as if D were exp(``margin``) times as large.
-
-    >>> with_margin(torch.tensor([0.6931472]), 0.0), with_margin(torch.tensor([0.0]), 2.0)
-    (tensor([0.6931]), tensor([0.]))
-    """
-    # ln(D / S) = ln(e^loss - 1); an example without any other kernel, or without its own (loss 0), stays as it is.
-    odds = each.clamp(1e-30, 20).expm1().log()
-    odds = torch.where(each > 20, each, odds)  # before e^loss overflows: the 1 is lost in it already
-    return torch.where(each > 1e-30, torch.nn.functional.softplus(odds + margin), each)
 
 
 def require_filled(bank: CentreBank) -> None:
