@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from nngk.bank.centres import CentreBank
+from nngk.bank.leave_one_out import TRAINING_FACTOR, leave_one_out_sigma
 from nngk.errors import InputError
-from nngk.kernel.sigma import TRAINING_FACTOR, leave_one_out_sigma
 from nngk.losses.gaussian import GaussianKernelLoss
 
 

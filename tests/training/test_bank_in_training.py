@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nngk.bank.centres import CentreBank
-from nngk.kernel.sigma import leave_one_out_sigma
+from nngk.bank.leave_one_out import leave_one_out_sigma
 from nngk.search import Exact
 from nngk.training import loop, step
 from nngk.training.loop import train

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from nngk.errors import InputError
 from nngk.kernel.formulas import squared_distances
 from nngk.search.engine import Engine
+from nngk.search.exact import Exact
 
 
 class CentreBank(nn.Module):
@@ -79,10 +80,7 @@ class CentreBank(nn.Module):
             )
         if self.n_neighbours is None:
             return self.neighbours, 0
-        if engine is None:
-            from nngk.search import Exact
-
-            engine = Exact()
+        engine = Exact() if engine is None else engine
         if len(engine):
             engine.update(centres)
         else:

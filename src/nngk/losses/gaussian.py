@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from nngk.bank.centres import CentreBank
+from nngk.bank.leave_one_out import training_sigma
 from nngk.errors import InputError
-from nngk.kernel.sigma import TRAINING_FACTOR, leave_one_out_sigma
 from nngk.kernel.triton.losses import fused_all_centres_loss, fused_neighbour_loss  # eager where there is no GPU
 from nngk.kernel.widths import NARROWEST, WIDEST
 
@@ -81,7 +81,7 @@ class GaussianKernelLoss(nn.Module):
             if self.log_sigma.isnan():
                 assert self.bank is not None
                 require_filled(self.bank)
-                self.sigma = TRAINING_FACTOR * leave_one_out_sigma(self.bank)
+                self.sigma = training_sigma(self.bank)
             self._maybe_open = False
         return math.exp(float(self.log_sigma.detach()))
 

@@ -5,8 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nngk.kernel.formulas import log_density, log_kernels, squared_distances
-from nngk.kernel.sigma import best_sigma, leave_one_out_sigma
+from nngk.bank.leave_one_out import leave_one_out_sigma
+from nngk.kernel.formulas import squared_distances
+from nngk.kernel.predict import answer
+from nngk.kernel.sigma import best_sigma
 from nngk.losses.objective import RivalLoss
 from nngk.losses.softmax import Softmax
 from nngk.metrics import evaluate
@@ -74,18 +76,19 @@ def familiar_densities(run: Run, sigma: float, limit: int = 10_000) -> Tensor:
     At validation images where these are of the trained classes: the trained ones lie closer together than any new image
     will. Else at the training images, each without its own kernel.
     """
-    centres, theta, k = run.bank.centres, run.bank.theta.detach(), run.bank.considered
+    centres, k = run.bank.centres, run.bank.considered
     new = run.settings.task == "classify" and len(run.parts.val) > 0
     x = run.embed(run.parts.val) if new else centres
     # Evenly over all of them: they lie class by class.
     chosen = torch.linspace(0, len(x) - 1, min(limit, len(x)), dtype=torch.float64).round().long().to(x.device)
     if new:
         squared, found = Exact(centres).search(x[chosen], min(k, len(centres)))
-        return log_density(log_kernels(squared, sigma, theta[found]))
-    found = Exact(centres).search(centres[chosen], min(k + 1, len(centres)))[1]
-    others = found.masked_fill(found == chosen[:, None], -1)
-    squared = squared_distances(centres[chosen], centres, others)
-    return log_density(log_kernels(squared, sigma, theta[others.clamp(min=0)]))
+    else:
+        found = Exact(centres).search(centres[chosen], min(k + 1, len(centres)))[1]
+        found = found.masked_fill(found == chosen[:, None], -1)
+        squared = squared_distances(centres[chosen], centres, found)
+    classes = len(run.split.train.class_names)
+    return answer(squared, found, run.bank.labels, run.bank.theta.detach(), sigma, classes).log_density
 
 
 def softmax_layer(run: Run) -> dict[str, Tensor] | None:

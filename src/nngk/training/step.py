@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from nngk.kernel.sigma import leave_one_out_sigma
+from nngk.bank.leave_one_out import leave_one_out_sigma
 from nngk.losses.gaussian import GaussianKernelLoss
 from nngk.training.finish import classifier_sigma
 from nngk.training.optimiser import rate, set_rate

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from nngk.kernel.formulas import class_log_probabilities, log_kernels
+from nngk.kernel.predict import answer
 from nngk.kernel.sigma import best_sigma
 from nngk.losses.objective import RivalLoss
 from nngk.metrics import evaluate, expected_calibration_error, top_k_accuracy
@@ -43,8 +43,8 @@ def kernel_log_probabilities(run: Run, centres: Tensor, x: Tensor, labels: Tenso
     theta = bank.theta.detach()[neighbours]
     same = bank.labels[neighbours] == labels[:, None]
     sigma = best_sigma(squared, same, theta) if same.any() else run_sigma(run)
-    values = log_kernels(squared, sigma, theta)
-    return sigma, class_log_probabilities(values, bank.labels[neighbours], len(run.split.train.class_names))
+    classes = len(run.split.train.class_names)
+    return sigma, answer(squared, neighbours, bank.labels, bank.theta.detach(), sigma, classes).log_probabilities
 
 
 def run_sigma(run: Run) -> float:
