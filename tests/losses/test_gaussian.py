@@ -135,6 +135,23 @@ def test_sigma_that_is_no_width(sigma):
         GaussianKernelLoss(filled(), sigma=sigma)
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("how", ["lists", "all centres", "the batch", "references"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_embeddings_that_are_not_finite_are_never_a_good_answer(bad, how, reduction):
+    bank = filled(k=None if how == "all centres" else 8)
+    x = bank.centres.clone()
+    x[7, 1] = bad
+    x.requires_grad_()
+    if how in ("lists", "all centres"):
+        value = GaussianKernelLoss(bank, sigma=1.0, reduction=reduction)(x, bank.labels, torch.arange(20))
+    else:
+        against = {"ref_emb": bank.centres, "ref_labels": bank.labels} if how == "references" else {}
+        value = GaussianKernelLoss(sigma=1.0, reduction=reduction)(x, bank.labels, **against)
+    assert value.isnan()
+    assert torch.autograd.grad(value, x)[0][7].isnan().any()
+
+
 def test_refusals_say_what_to_do():
     bank, x, labels = filled(), torch.randn(3, 4), torch.zeros(3).long()
     with pytest.raises(InputError, match="needs a bank"):

@@ -94,7 +94,8 @@ def neighbour_loss(
     """-ln of equation 3's probability of the true class, one value an example, (B,).
 
     ``same`` (B, K) marks the neighbours of the example's class. An example without one has loss 0 and no gradient:
-    what to do about it is the caller's decision. Gradients reach ``x``, ``theta`` and ``sigma``; centres are
+    what to do about it is the caller's decision. An embedding that is not finite has a loss and a gradient of NaN.
+    Gradients reach ``x``, ``theta`` and ``sigma``; centres are
     constants, as the bank holds them.
     """
     loss: Tensor = _NeighbourLoss.apply(x, centres, theta, sigma, neighbours, same)
@@ -125,14 +126,31 @@ def working_dtype(x: Tensor) -> torch.dtype:
 
 
 def attention_difference(values: Tensor, same: Tensor) -> tuple[Tensor, Tensor]:
-    """The loss of each row of log kernel values, (B,), and p - q, (B, K); both 0 in a row with no same-class entry."""
+    """Return the loss of each row of log kernel values, (B,), and p - q, (B, K).
+
+    Both are 0 in a row with no same-class entry, and NaN in a row where a value is NaN or every kernel is lost.
+
+    >>> values = torch.tensor([[0.0, 0.0], [0.0, torch.nan]])
+    >>> attention_difference(values, torch.tensor([[True, False], [False, False]]))
+    (tensor([0.6931,    nan]), tensor([[-0.5000,  0.5000],
+            [    nan,     nan]]))
+    """
     everything = values.logsumexp(1, keepdim=True)
     own_class = values.masked_fill(~same, -torch.inf)
     positives = own_class.logsumexp(1, keepdim=True)
-    learns = positives > -torch.inf
+    learns = same.any(1, keepdim=True)  # from the marks: what became of the values must not make an example silent
+    silent = ~learns & ~everything.isnan()
     difference = (values - everything).exp() - (own_class - positives.masked_fill(~learns, 0)).exp()
-    loss = (everything - positives).masked_fill(~learns, 0).squeeze(1)
-    return loss, difference.masked_fill_(~learns, 0)
+    loss = (everything - positives).masked_fill(silent, 0).squeeze(1)
+    return loss, difference.masked_fill_(silent, 0)
+
+
+def poisoned(values: Tensor, x: Tensor) -> Tensor:
+    """Return the log kernel values, in place, with NaN in the rows of embeddings that are not finite.
+
+    Their distances may be infinite, which would else look like a neighbour that is missing.
+    """
+    return values.masked_fill_(~x.isfinite().all(1, keepdim=True), torch.nan)
 
 
 class _NeighbourLoss(torch.autograd.Function):
@@ -142,7 +160,8 @@ class _NeighbourLoss(torch.autograd.Function):
     ) -> Tensor:
         squared = squared_distances(x, centres, neighbours)
         weights = theta.to(squared.dtype)[neighbours.clamp(min=0)]
-        loss, difference = attention_difference(log_kernels(squared, sigma.to(squared.dtype), weights), same)
+        values = poisoned(log_kernels(squared, sigma.to(squared.dtype), weights), x)
+        loss, difference = attention_difference(values, same)
         # Σ_j (p - q) d² / σ³, taken now so that the distances need not be kept.
         by_sigma = (difference * squared.masked_fill(neighbours < 0, 0)).sum(1) / sigma**3
         ctx.save_for_backward(centres, theta, sigma, neighbours, difference, by_sigma)
@@ -240,5 +259,5 @@ def _tiles(
         present = own[part] >= 0
         hidden = torch.zeros_like(values, dtype=torch.bool)
         hidden.scatter_(1, own[part].clamp(min=0)[:, None], present[:, None])
-        values = values.masked_fill_(hidden, -torch.inf)
+        values = poisoned(values.masked_fill_(hidden, -torch.inf), query)
         yield part, values, (labels[part, None] == centre_labels) & ~hidden

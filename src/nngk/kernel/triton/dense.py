@@ -157,7 +157,7 @@ def _differences(
     same = present & (tl.load(centre_labels + j, mask=j < M, other=-2)[None, :] == label[:, None])
     everything = tl.load(log_sums + i, mask=i < B, other=0.0)
     own_class = tl.load(log_sums + B + i, mask=i < B, other=0.0)
-    teaches = own_class > float("-inf")
+    teaches = own_class != float("-inf")  # NaN does: what is not finite must not be silent
     own_class = tl.where(teaches, own_class, 0.0)
     p = tl.where(present & teaches[:, None], tl.exp(value - everything[:, None]), 0.0)
     q = tl.where(same, tl.exp(value - own_class[:, None]), 0.0)

@@ -148,7 +148,8 @@ class _FusedAllCentresLoss(torch.autograd.Function):
         with device_of(x):
             norms = dense.norms_around(centres, mean)
             shared = (near, centres, norms, theta, sigma, labels, centre_labels, own)
-            sums = dense.log_sums(*shared, ctx.precision)
+            # 0, or NaN in the rows of embeddings that are not finite: their infinite distances would look like silence.
+            sums = dense.log_sums(*shared, ctx.precision) + near.float().sum(1) * 0
         ctx.save_for_backward(*shared, sums, mean)
         ctx.dtype = x.dtype
         return torch.where(sums[1].isinf(), 0.0, sums[0] - sums[1])
