@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nngk.losses.samplers import Classes, random_pair
+from nngk.data.sampling import Classes
+from nngk.losses.samplers import random_pair
 
 # An error this close to its target is left alone when the past does not say how κ would change it.
 NEAR = 0.02

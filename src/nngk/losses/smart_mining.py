@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from nngk.data.sampling import classes_of, generator
 from nngk.errors import InputError
 from nngk.losses import samplers
 from nngk.losses.mining import Mined, mine, next_kappa
@@ -103,8 +104,8 @@ class SmartMining(TripletGlobal):
     def _mine(self, labels: Tensor, seed: int, epoch: int) -> list[Mined]:
         if self._lists is None or len(self._lists[0]) != len(labels):
             raise InputError("Smart mining has no neighbour lists of these examples: call start_epoch first.")
-        classes = samplers.classes_of(labels, "a triplet")
-        rng = samplers.generator(seed, epoch)
+        classes = classes_of(labels, "a triplet")
+        rng = generator(seed, epoch)
         anchors = samplers.triplet_anchors(len(labels), rng)
         distances, neighbours = (values[anchors].tolist() for values in self._lists)
         kappa = float(self.kappa)
