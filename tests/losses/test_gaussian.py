@@ -164,7 +164,7 @@ def test_refusals_say_what_to_do():
         GaussianKernelLoss(sigma=1.0)(x, labels, ref_emb=x)
     with pytest.raises(InputError, match=r"\(batch, dim\)"):
         GaussianKernelLoss(sigma=1.0)(x[0], labels)
-    with pytest.raises(InputError, match="one an embedding"):
+    with pytest.raises(InputError, match="one per embedding"):
         GaussianKernelLoss(sigma=1.0)(x, labels[:2])
     with pytest.raises(InputError, match="indices"):
         GaussianKernelLoss(bank, sigma=1.0)(x, labels, torch.tensor([0]))

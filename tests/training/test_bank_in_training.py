@@ -9,7 +9,7 @@ import torch
 from nngk.bank.centres import CentreBank
 from nngk.bank.leave_one_out import leave_one_out_sigma
 from nngk.search import Exact
-from nngk.training import loop, step
+from nngk.training import loop
 from nngk.training.loop import train
 from runs import log_of, make_run, settings
 
@@ -27,10 +27,10 @@ def test_training_steps_do_have_dropout_and_augmentation(data, tmp_path):
     loop.train_epoch(run, lambda: False, 0.0)
     trained = [x for training, x in seen if training]
     assert len(trained) == run.steps_per_epoch
-    plain = run.parts.plain(run.parts.train.source.batch(run.index_batches(0)[0]), None)
+    plain = run.feed.plain(run.feed.train.source.batch(run.index_batches(0)[0]), None)
     assert not torch.equal(trained[0], plain)
     # The bank's images are the plain ones, in evaluation mode.
-    everything = run.parts.plain(run.parts.train.source.batch(range(len(run.bank))), None)
+    everything = run.feed.plain(run.feed.train.source.batch(range(len(run.bank))), None)
     assert torch.equal(torch.cat([x for training, x in seen if not training]), everything)
 
 
@@ -73,7 +73,7 @@ def test_validation_sigma_minimises_the_validation_loss(task, data, tmp_path):
     fractions = {"val_fraction": 0.5, "test_fraction": 0.0} if task == "metric" else {}
     run = make_run(data, tmp_path / "run", task=task, sigma="validation", **fractions)
     run.refresher.before_step(0, run.trainee)
-    x, labels = run.embed(run.parts.val).double(), run.parts.val.labels
+    x, labels = run.embed(run.feed.val).double(), run.feed.val.labels
     if task == "metric":
         d, neighbours = Exact(x).all_neighbours(run.bank.n_neighbours)
         same = labels[neighbours] == labels[:, None]
@@ -86,7 +86,6 @@ def test_validation_sigma_minimises_the_validation_loss(task, data, tmp_path):
         each = values.logsumexp(1) - values.masked_fill(~same, -math.inf).logsumexp(1)
         return float(each[same.any(1)].mean())
 
-    step.first_sigma(run, run.objective)
     grid = [run.objective.sigma * f for f in np.geomspace(0.2, 1.0, 200)]
     assert loss(run.objective.sigma) <= min(map(loss, grid)) + 1e-5
     if run.objective.sigma < float(d.max().sqrt()):

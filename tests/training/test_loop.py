@@ -185,8 +185,8 @@ def test_the_saved_model_is_the_returned_one(data, tmp_path):
 
 def test_training_crops_may_have_a_size_of_their_own(data, tmp_path):
     run = make_run(data, tmp_path / "run", train_crop_size=12)
-    images = run.parts.train.source.batch(torch.arange(3))
-    assert run.parts.augment(images, None).shape[-1] == 12 and run.parts.plain(images, None).shape[-1] == 16
+    images = run.feed.train.source.batch(torch.arange(3))
+    assert run.feed.augment(images, None).shape[-1] == 12 and run.feed.plain(images, None).shape[-1] == 16
 
 
 def test_a_model_is_not_replaced_by_mistake(data, tmp_path):

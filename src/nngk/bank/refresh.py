@@ -85,6 +85,11 @@ class Refresher:
         self._stream: torch.cuda.Stream | None = None  # one for all refreshes: each would keep memory of its own
         self._pending: _Pending | None = None
 
+    @property
+    def approximate(self) -> bool:
+        """Whether the lists come from a search that may miss a neighbour."""
+        return self.engine is not None and not isinstance(self.engine, Exact)
+
     def before_step(self, step: int, network: nn.Module) -> None:
         """Swap in a bank that is ready, and start a refresh if one is due."""
         if self._pending is not None and self._pending.done():
@@ -114,7 +119,7 @@ class Refresher:
     def _compute(self, network: nn.Module) -> tuple[Tensor, Tensor, int]:
         centres = self.embed(network)
         neighbours, n_lonely = self.bank.lists(centres, self.engine)
-        if self.engine is not None and not isinstance(self.engine, Exact):
+        if self.approximate:
             self._list_recall = list_recall(centres, neighbours, self.bank.considered)
         return centres, neighbours, n_lonely
 

@@ -4,10 +4,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from nngk.errors import MissingExtra
 from nngk.losses import samplers
-from nngk.losses.objective import RivalLoss
+from nngk.losses.objective import BatchLoss
 from nngk.losses.semihard import semi_hard_triplets
 
 
@@ -23,7 +24,7 @@ def _library(purpose: str) -> Any:
     return pytorch_metric_learning
 
 
-class LibraryLoss(RivalLoss):
+class LibraryLoss(BatchLoss):
     """A loss of the library, which a subclass builds."""
 
     criterion: Any  # an nn.Module of the library, which has no types
@@ -51,6 +52,12 @@ class NormalizedSoftmax(LibraryLoss):
     def logits(self, embeddings: Tensor) -> Tensor:
         scores: Tensor = self.criterion.get_logits(embeddings.to(self.criterion.W.dtype))
         return scores
+
+    def layer(self) -> dict[str, Tensor]:
+        """Return the directions of the classes as a layer without bias, and the scale of the cosines."""
+        weight = functional.normalize(self.criterion.W, dim=0).T
+        scale = torch.tensor(1 / self.criterion.temperature)
+        return {"weight": weight, "bias": weight.new_zeros(len(weight)), "scale": scale}
 
 
 class SemiHardTriplet(LibraryLoss):

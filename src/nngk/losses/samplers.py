@@ -28,6 +28,15 @@ def random(labels: Tensor, batch_size: int, seed: int, epoch: int) -> list[Tenso
     return random_batches(labels, batch_size, seed, epoch)
 
 
+def even(labels: Tensor, batch_size: int, seed: int, epoch: int) -> list[Tensor]:
+    """Return examples in random order, in batches of one size; those left over after the last batch sit out.
+
+    >>> [len(batch) for batch in even(torch.zeros(5), 2, seed=0, epoch=0)]
+    [2, 2]
+    """
+    return random_batches(labels, batch_size, seed, epoch, drop_last=True)
+
+
 def per_class(m: int, exactly: bool = False) -> Sampler:
     """Return a sampler of batches with ``m`` images of each of several classes.
 

@@ -34,12 +34,11 @@ class SmartMining(TripletGlobal):
     Paper's settings: random triplets in the first two epochs (``warm_up``), then all triplets mined (``mined``; half
     suffices), target error 0.5 to 0.75 (``target``); SGD at 0.1 halved every three epochs, 64 dimensions.
 
-    >>> SmartMining().needs_embeddings
-    True
+    >>> float(SmartMining().kappa)
+    1.0
     """
 
     name = "smart-mining"
-    needs_embeddings = True
     history: Tensor  # (epochs, 2): training error, κ
     kappa: Tensor
     counts: Tensor  # violating triplets and all triplets of this epoch
@@ -77,18 +76,19 @@ class SmartMining(TripletGlobal):
         self.register_buffer("mined_epoch", torch.tensor(-1))
         self._lists: tuple[Tensor, Tensor] | None = None
 
-    def start_epoch(self, epoch: int, embeddings: Tensor | None = None, labels: Tensor | None = None) -> None:
+    def start_epoch(self, epoch: int, embed: Callable[[], Tensor] | None = None) -> None:
         """Find every example's neighbours; random epochs need none, nor does an epoch that a checkpoint brought."""
         self._lists = None
         if epoch < self.warm_up or epoch == int(self.mined_epoch):
             return
-        if embeddings is None:
+        if embed is None:
             raise InputError(
                 f"Smart mining needs the embeddings of all training images from epoch {self.warm_up + 1} on: "
-                "call start_epoch(epoch, embeddings, labels)."
+                "call start_epoch(epoch, embed) with a function that computes them."
             )
+        embeddings = embed().detach().float()
         engine = self.engine()
-        engine.add(functional.normalize(embeddings.detach().float()))
+        engine.add(functional.normalize(embeddings))
         distances, neighbours = engine.all_neighbours(min(self.neighbours, len(embeddings) - 1))
         self._lists = distances.cpu(), neighbours.cpu()
 

@@ -1,17 +1,19 @@
 """Structured clustering by facility location (Song, Jegelka, Rathod and Murphy, CVPR 2017)."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from nngk.losses import samplers
-from nngk.losses.objective import RivalLoss
+from nngk.losses.objective import BatchLoss
 
 # A swap must gain more than rounding to be a gain.
 GAIN = 1e-6
 
 
-class Clustering(RivalLoss):
+class Clustering(BatchLoss):
     """The best wrong clustering of the batch must not beat the right one by more than its wrongness.
 
     Equation, for unit-length embeddings with Euclidean distances d and C classes in the batch:
@@ -45,7 +47,7 @@ class Clustering(RivalLoss):
         self.starts = starts
         self.register_buffer("epoch", torch.zeros((), dtype=torch.long))
 
-    def start_epoch(self, epoch: int, embeddings: Tensor | None = None, labels: Tensor | None = None) -> None:
+    def start_epoch(self, epoch: int, embed: Callable[[], Tensor] | None = None) -> None:
         self.epoch.fill_(epoch)
 
     def compute(self, x: Tensor, labels: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from nngk.errors import InputError
 from nngk.losses import samplers
-from nngk.losses.objective import RivalLoss
+from nngk.losses.objective import BatchLoss
 
 
 def triplet_ratio(anchors: Tensor, positives: Tensor, negatives: Tensor, margin: float) -> Tensor:
@@ -25,7 +25,7 @@ def global_loss(
     return matching.var(correction=0) + other.var(correction=0) + mean_weight * hinge
 
 
-class TripletGlobal(RivalLoss):
+class TripletGlobal(BatchLoss):
     """Triplet loss plus a loss on the distributions of matching and other distances over the batch.
 
     Equation, for unit-length embeddings and triplets i of the batch:
