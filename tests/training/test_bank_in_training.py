@@ -104,7 +104,7 @@ def test_weights_are_learned_unless_told_otherwise(data, tmp_path):
     assert learned.theta.abs().max() > 0 and (fixed.theta == 0).all()
 
 
-def test_a_rival_needs_no_bank_before_the_end(data, tmp_path, monkeypatch):
+def test_another_loss_needs_no_bank_before_the_end(data, tmp_path, monkeypatch):
     renewed = []
     real = CentreBank.replace
     monkeypatch.setattr(CentreBank, "replace", lambda *a, **k: renewed.append(1) or real(*a, **k))

@@ -23,7 +23,7 @@ from nngk.search.exact import Exact
 
 
 def interval_in_steps(interval: float | str, steps_per_epoch: int) -> int:
-    """An update interval in steps: a number of epochs (fractions allowed), or ``"50 steps"``.
+    """Return an update interval in steps, from a number of epochs (fractions allowed) or ``"50 steps"``.
 
     >>> interval_in_steps(0.5, 40), interval_in_steps("7 steps", 40), interval_in_steps("10", 40)
     (20, 7, 400)
@@ -150,7 +150,7 @@ class Refresher:
 
 
 def list_recall(centres: Tensor, neighbours: Tensor, k: int, sample: int = 200) -> float:
-    """The share of each point's true ``k`` nearest others that its list holds, over a sample of the points.
+    """Return the share of each point's true ``k`` nearest others that its list holds, over a sample of the points.
 
     >>> list_recall(torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([[1], [0], [0]]), k=1)
     0.6666666666666666

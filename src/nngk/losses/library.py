@@ -1,4 +1,4 @@
-"""The rivals that pytorch-metric-learning has, at their papers' settings where the library's defaults differ."""
+"""The losses that pytorch-metric-learning has, at their papers' settings where the library's defaults differ."""
 
 from typing import Any
 
@@ -111,7 +111,7 @@ class NPairs(LibraryLoss):
 
     Equation: ``1/N Σ_i log(1 + Σ_{j≠i} exp(a_i·p_j - a_i·p_i)) + λ mean |x|²``, one pair of every class in the batch.
     Notes: not normalised, held by the penalty instead; the library normalises by default and has no penalty.
-    Paper's settings: λ = 0.02, two images a class.
+    Paper's settings: λ = 0.02, two images per class.
     """
 
     name = "n-pairs"
@@ -206,7 +206,7 @@ class SoftTriple(LibraryLoss):
     """SoftTriple (Qian and others, ICCV 2019).
 
     Equation: cross-entropy of ``λ(S_c - δ[c = y])`` with ``S_c = Σ_k softmax_k(x·w_ck / γ) x·w_ck``, plus τ times the
-    mean distance between the centres of a class. Paper's settings: λ = 20, γ = 0.1, δ = 0.01, τ = 0.2, ten centres a
+    mean distance between the centres of a class. Paper's settings: λ = 20, γ = 0.1, δ = 0.01, τ = 0.2, ten centres per
     class, which learn a hundred times as fast as the network.
     """
 

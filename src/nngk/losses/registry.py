@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LossInfo:
-    """What a person choosing a loss wants to know.
+    """What somebody who chooses a loss wants to know.
 
     >>> LOSSES["n-pairs"].sampler
     'pairs'

@@ -34,7 +34,7 @@ def save_checkpoint(
 def load_checkpoint(
     folder: Path, modules: dict[str, nn.Module], optimiser: torch.optim.Optimizer
 ) -> tuple[Any, dict[str, Tensor]]:
-    """Put a checkpoint back into modules and optimiser; returns its ``state`` and the best epoch's tensors."""
+    """Put a checkpoint back into modules and optimiser; return its ``state`` and the best epoch's tensors."""
     record = read_json(folder / "checkpoint.json", "a run that can be resumed")
     try:
         file, checksum, numbers, state = (record[key] for key in ("tensors", "sha256", "optimiser", "state"))
@@ -47,18 +47,18 @@ def load_checkpoint(
 
 
 def tensors_of(modules: dict[str, nn.Module]) -> dict[str, Tensor]:
-    """All tensors of some modules, each under the name of its module."""
+    """Return all tensors of some modules, each under the name of its module."""
     return {f"{name}/{key}": t for name, module in modules.items() for key, t in module.state_dict().items()}
 
 
 def put_back(modules: dict[str, nn.Module], tensors: dict[str, Tensor], source: Path) -> None:
-    """The inverse of :func:`tensors_of`."""
+    """Load the tensors of :func:`tensors_of` into their modules."""
     for name, module in modules.items():
         load_module(module, _under(tensors, name), source)
 
 
 def load_module(module: nn.Module, tensors: dict[str, Tensor], source: Path) -> None:
-    """``load_state_dict`` with a sentence where the shapes are another run's."""
+    """Load tensors into a module; raise InputError if their shapes are another run's."""
     try:
         module.load_state_dict(tensors)
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""The run's log: one row an epoch, as JSON lines and CSV, and to TensorBoard if asked."""
+"""The run's log: one row per epoch, as JSON lines and CSV, and to TensorBoard if asked."""
 
 import csv
 import io

@@ -121,7 +121,7 @@ def backward(
     need_theta: bool,
     tiles: Tiles | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """∂x (B, D) and ∂θ (m,) from p - q and the gradient of each loss."""
+    """Return ∂x (B, D) and ∂θ (m,) from p - q and the gradient of each loss."""
     (n, count), dim, m = neighbours.shape, x.shape[1], len(theta)
     if tiles is None:
         tiles = TILES if centres.dtype == torch.float32 else HALF_TILES

@@ -1,8 +1,8 @@
 # mypy: disallow-untyped-defs=False
 """Triton kernels of the neighbour-list loss, and how they are launched: the forward pass.
 
-One program an example takes the squared distance of every gathered row (the one pass that reads centres) and then both
-softmaxes. Nothing larger than (batch, neighbours) is written. Sizes are constants of the kernels, one set a run.
+One program per example takes the squared distance of every gathered row (the one pass that reads centres) and then both
+softmaxes. Nothing larger than (batch, neighbours) is written. Sizes are constants of the kernels, one set per run.
 """
 
 import torch
@@ -12,10 +12,10 @@ from torch import Tensor
 
 from nngk.accel import Tiles, blocks, launch, power_of_two
 
-# A program's loads are all in flight together: 16 or 32 KiB each, some programs a multiprocessor, which is several
+# A program's loads are all in flight together: 16 or 32 KiB each, some programs per multiprocessor, which is several
 # times what keeps the memory of an H200 busy.
 FORWARD = Tiles(8192, 512, 8)
-# One program an example takes the softmaxes too, up to this length of its list; longer ones leave them to a second.
+# One program per example takes the softmaxes too, up to this length of its list; longer ones leave them to a second.
 ONE_PROGRAM = 2048
 
 
@@ -35,7 +35,7 @@ def _row_distances(
     BLOCK_K: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """|x_b - c|² of some neighbours of one example."""
+    """Write |x_b - c|² of some neighbours of one example."""
     k = begin + tl.arange(0, BLOCK_K)
     index = tl.load(neighbours + b * K + k, mask=k < K, other=-1).to(tl.int64)
     present = (index >= 0) & (index != tl.load(own + b).to(tl.int64))
@@ -53,7 +53,7 @@ def _row_distances(
 
 @triton.jit
 def _poison(x, b, D: tl.constexpr, X_ROW: tl.constexpr, BLOCK_D: tl.constexpr):
-    """0, or NaN where the embedding of an example is not finite."""
+    """Return 0, or NaN where the embedding of an example is not finite."""
     total = tl.zeros([BLOCK_D], dtype=tl.float32)
     for start in range(0, D, BLOCK_D):
         d = start + tl.arange(0, BLOCK_D)
@@ -81,7 +81,7 @@ def _row_softmaxes(
     BLOCK_D: tl.constexpr,
     LIST: tl.constexpr,
 ):
-    """Loss, p - q (written over the distances) and the σ-derivative of one example."""
+    """Write loss, p - q (over the distances) and the σ-derivative of one example."""
     k = tl.arange(0, LIST)
     d2 = tl.load(squared + b * K + k, mask=k < K, other=float("inf"))
     index = tl.load(neighbours + b * K + k, mask=k < K, other=-1).to(tl.int64)
@@ -241,7 +241,7 @@ def forward(
     tiles: Tiles = FORWARD,
     one_program: int = ONE_PROGRAM,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Losses (B,), whether each example has a same-class neighbour (B,), p - q (B, K) and ∂loss/∂σ (B,)."""
+    """Return losses (B,), whether each example has a same-class neighbour (B,), p - q (B, K) and ∂loss/∂σ (B,)."""
     (n, count), dim, device = neighbours.shape, x.shape[1], x.device
     weights = torch.empty(n, count, dtype=torch.float32, device=device)
     loss = torch.empty(n, dtype=torch.float32, device=device)
