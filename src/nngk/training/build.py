@@ -51,12 +51,8 @@ def build_run(split: Split, settings: Settings, folder: Path) -> Run:
         s.background,
         Replayed if stepping is not trainee else None,
     )
-    notes = []
     if s.loss == "nngk":
         objective: Objective = _kernel_objective(s, refresher, sampler, feed, trainee)
-        if bank.n_neighbours is not None:
-            recall = "" if search.recall is None else f"; expected recall {search.recall:.2f}"
-            notes.append(f"Neighbour lists: {search.reason}{recall}.")
     else:
         objective = _other_objective(s, bank, search, len(split.train.class_names))
     objective = objective.to(device)
@@ -77,7 +73,7 @@ def build_run(split: Split, settings: Settings, folder: Path) -> Run:
         objective=objective,
         optimiser=optimiser,
         steps_per_epoch=len(objective.batches(feed.train.labels, s.batch_size, s.seed, 0)),
-        notes=notes,
+        notes=[_about(search)] if s.loss == "nngk" and bank.n_neighbours is not None else [],
     )
 
 
@@ -134,6 +130,11 @@ def choose_search(settings: Settings, bank: CentreBank) -> Choice:
     if how == "auto":
         return choose(len(bank), bank.centres.shape[1], bank.considered, bank.centres.device)
     return Choice(how, f"{how}, as set", 1.0 if how == "exact" else None)
+
+
+def _about(search: Choice) -> str:
+    recall = "" if search.recall is None else f"; expected recall {search.recall:.2f}"
+    return f"Neighbour lists: {search.reason}{recall}."
 
 
 def new_engine(search: Choice, settings: Settings, bank: CentreBank) -> Engine:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nngk.bank.refresh import interval_in_steps
-from nngk.data import ImageTable, batches, read_images, require_pairs, require_training_images, split
+from nngk.data import ImageTable, Split, batches, read_images, require_pairs, require_training_images, split
 from nngk.errors import InputError
 from nngk.files import read_json, write_json
 from nngk.losses import require_loss
@@ -61,19 +61,9 @@ def train(
     folder = out / "run"
     if resume:
         settings = _same_settings(folder, settings, named)
-    elif (folder / "checkpoint.json").exists():
-        raise InputError(f"{out} holds an unfinished run. Continue it with --resume, or choose another folder.")
-    elif (out / "model.json").exists() and not force:
-        raise InputError(f"{out} holds a model. Choose another folder with --out, or replace it with --force.")
-    # Mistakes that would otherwise show only after minutes of decoding.
-    require_loss(settings.loss)
-    require_engine(settings.search)
-    interval_in_steps(settings.update_interval, 1)
-    table = data if isinstance(data, ImageTable) else read_images(data, task=settings.task, seed=settings.seed)
-    tables = split(table, settings.task, settings.val_fraction, settings.test_fraction, settings.seed)
-    require_pairs(tables.train, "training")
-    if settings.task == "classify":
-        require_training_images(tables.train)
+    else:
+        _require_free(out, force)
+    tables = _tables(data, settings)
     folder.mkdir(parents=True, exist_ok=True)
     run = build_run(tables, settings, folder)
     write_json(folder / "settings.json", run.settings.to_dict())
@@ -89,14 +79,7 @@ def train(
     with _stop_on_ctrl_c() as stopping:
         while run.at.epoch < settings.epochs and not _patience_lost(run):
             loss, images_per_second = train_epoch(run, stopping, started, profiler)
-            # Validation reads the embeddings of this moment; where the bank is due now, it provides half of them.
-            run.objective.before_step(run.at.step, run.trainee)
-            scores, score = validate(run)
-            better = score > run.at.best_score or not score
-            if better:
-                run.at.best_epoch, run.at.best_score = run.at.epoch, score
-            if better and score:  # without a score the last epoch is the best
-                run.keep()
+            scores, better = _compare(run)
             run.at = replace(run.at, epoch=run.at.epoch + 1, batch=0, loss_sum=0.0)
             run.at.seconds = time.perf_counter() - started
             _record(run, log, loss, images_per_second, scores, better)
@@ -108,13 +91,44 @@ def train(
     run.go_back()
     model = finish(run, time.perf_counter() - started)
     model.save(out)
-    for leftover in [
-        *folder.glob("checkpoint*"),
-        *folder.glob(".*checkpoint*"),
-        *folder.glob("features-*.safetensors"),
-    ]:
-        leftover.unlink(missing_ok=True)
+    for pattern in ("checkpoint*", ".*checkpoint*", "features-*.safetensors"):
+        for leftover in folder.glob(pattern):
+            leftover.unlink(missing_ok=True)
     return model
+
+
+def _require_free(out: Path, force: bool) -> None:
+    """Raise InputError if a new run would replace a run that was stopped, or a model without ``force``."""
+    if (out / "run" / "checkpoint.json").exists():
+        raise InputError(f"{out} holds an unfinished run. Continue it with --resume, or choose another folder.")
+    if (out / "model.json").exists() and not force:
+        raise InputError(f"{out} holds a model. Choose another folder with --out, or replace it with --force.")
+
+
+def _tables(data: Any, settings: Settings) -> Split:
+    """Return the tables to train with; raise InputError for what would otherwise show after minutes of decoding."""
+    require_loss(settings.loss)
+    require_engine(settings.search)
+    interval_in_steps(settings.update_interval, 1)
+    table = data if isinstance(data, ImageTable) else read_images(data, task=settings.task, seed=settings.seed)
+    tables = split(table, settings.task, settings.val_fraction, settings.test_fraction, settings.seed)
+    require_pairs(tables.train, "training")
+    if settings.task == "classify":
+        require_training_images(tables.train)
+    return tables
+
+
+def _compare(run: Run) -> tuple[dict[str, float], bool]:
+    """Validate the epoch that is over and keep it if it is the best so far; return its scores and whether it is."""
+    # Validation reads the embeddings of this moment; where the bank is due now, it provides half of them.
+    run.objective.before_step(run.at.step, run.trainee)
+    scores, score = validate(run)
+    better = score > run.at.best_score or not score
+    if better:
+        run.at.best_epoch, run.at.best_score = run.at.epoch, score
+    if better and score:  # without a score the last epoch is the best
+        run.keep()
+    return scores, better
 
 
 class _Saving:
