@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from record import append_rows, circumstances
 from torch.nn.functional import normalize
-from validation_runs import ResidentRun, class_block, resident_pixels, trained
+from validation_runs import class_block, resident_pixels, resident_run, trained
 
 from nngk.data import Split
 from nngk.experiments.paper.sources import Sources
@@ -27,15 +27,16 @@ from nngk.metrics import evaluate
 from nngk.networks.embedding_layer.reduction import reduce_embedding
 from nngk.training.feed import Features
 from nngk.training.presets import metric_settings
+from nngk.training.run import Run
 
 SHOWN = ("wide", "shrinkage", "lr", "seed", "fold", "dim", "whiten", "recall@1", "map@r", "nmi")
 
 
-def cuts(run: ResidentRun, sizes: list[int], shares: list[float]) -> list[dict[str, Any]]:
+def cuts(run: Run, sizes: list[int], shares: list[float]) -> list[dict[str, Any]]:
     """The figures of every size and whitening of a trained run."""
     features = Features(run.network, run.frozen)
-    trained, unseen = (run.embed(part, features) for part in (run.parts.train, run.parts.val))
-    labels = run.parts.val.labels.to(unseen.device)
+    trained, unseen = (run.embed(part, features) for part in (run.feed.train, run.feed.val))
+    labels = run.feed.val.labels.to(unseen.device)
     rows = []
     for dim, whiten in product(sizes, shares):
         network = copy.deepcopy(run.network)
@@ -83,7 +84,7 @@ def main() -> None:
                 s = replace(s, epochs=1, batch_size=8, n_neighbours=10, resize=16, crop_size=16, layers=1)
             parts: Split = class_block(table, fold)
             started = time.perf_counter()
-            run = ResidentRun(parts, s, Path(home), pixels, places)
+            run = resident_run(parts, s, Path(home), pixels, places)
             run.begin()
             trained(run, s.epochs)
             seconds = round(time.perf_counter() - started, 1)

@@ -16,8 +16,9 @@ from nngk.bank.refresh import Refresher
 from nngk.data import ImageTable, batches, split
 from nngk.search import Exact
 from nngk.training import loop
-from nngk.training.profile import StepProfile, unwatched
-from nngk.training.run import Run
+from nngk.training.build import build_run
+from nngk.training.profile import StepProfile
+from nngk.training.run import Run, unprofiled
 
 NEVER = 1 << 40  # steps between two refreshes
 
@@ -35,8 +36,9 @@ def timed_epochs(run: Run, epochs: int) -> tuple[float, float]:
 
 
 def refresh_every(run: Run, every: int, background: bool) -> None:
-    given = run.refresher
-    run.refresher = Refresher(run.bank, given.embed, every, Exact(), background, given.prepare)
+    old = run.refresher
+    fresh = Refresher(run.bank, old.embed, every, Exact(), background, old.prepare)
+    run.refresher = run.objective.refresher = fresh
 
 
 def compare_refreshes(args: argparse.Namespace, report: Report, run: Run, name: str) -> None:
@@ -66,11 +68,11 @@ def replays(report: Report, run: Run, name: str) -> None:
         return
     shadow = copy.deepcopy(run.network).requires_grad_(False)
     called = run.refresher.prepare(shadow)
-    run.embed(run.parts.train, called)  # captured here
+    run.embed(run.feed.train, called)  # captured here
     with torch.no_grad():
         for parameter in shadow.parameters():
             parameter.mul_(1.01)
-    found, expected = (run.embed(run.parts.train, which) for which in (called, shadow))
+    found, expected = (run.embed(run.feed.train, which) for which in (called, shadow))
     error = float((found - expected).norm() / expected.norm())
     report("refresh", f"{name}, replayed, error of the centres", error, "rel", "against the network itself")
 
@@ -79,8 +81,8 @@ def waits(report: Report, run: Run, name: str, count: int = 6) -> None:
     """How often the host waits for the GPU in a step; the first step may, to place what stays there."""
     if run.device.type != "cuda":
         return
-    given = (run.parts.train.source, run.parts.train.labels, run.index_batches(0)[:count])
-    augment = loop._seeded(run.parts.augment, 0, 0)
+    given = (run.feed.train.source, run.feed.train.labels, run.index_batches(0)[:count])
+    augment = loop._seeded(run.feed.augment, 0, 0)
     found: list[int] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -103,7 +105,7 @@ def profiled(args: argparse.Namespace, report: Report, run: Run, name: str, fold
     run.at = replace(run.at, epoch=run.at.epoch + 1, batch=0, loss_sum=0.0)
     watcher.finish()
     run.refresher.finish(run.at.step)
-    run.stage = unwatched
+    run.stage = unprofiled
     for row in watcher.rows:
         report("profile", f"{name}, {row['stage']}", row["device_ms"], "ms", f"host {row['host_ms']:.3f} ms")
 
@@ -125,10 +127,10 @@ def section_training(args: argparse.Namespace, report: Report, device: torch.dev
             s = settings(args, network, batch, lr=1e-6, schedule="constant", epochs=100)
             folder = Path(home) / f"{network}-{batch}"
             folder.mkdir()
-            run = Run(split(table, s.task, s.val_fraction, s.test_fraction, s.seed), s, folder)
+            run = build_run(split(table, s.task, s.val_fraction, s.test_fraction, s.seed), s, folder)
             wait(device)
-            kind = type(run.parts.train.source).__name__
-            note = f"images read by {kind}, {len(run.parts.train)} in all"
+            kind = type(run.feed.train.source).__name__
+            note = f"images read by {kind}, {len(run.feed.train)} in all"
             report("training", f"{name}, ready after", time.perf_counter() - begin, "s", note)
             replays(report, run, name)
             compare_refreshes(args, report, run, name)
@@ -146,18 +148,17 @@ def section_training(args: argparse.Namespace, report: Report, device: torch.dev
 
 
 def section_compile(args: argparse.Namespace, report: Report, device: torch.device, table: ImageTable) -> None:
-    """What CUDA graphs and torch.compile add to a step, after the time that capturing or compiling takes."""
+    """What CUDA graphs add to a step, after the time that capturing takes."""
     with tempfile.TemporaryDirectory() as home:
-        cases = (("googlenet-bvlc", 20, "default"), ("resnet50-v1", 128, "default"), ("googlenet-bvlc", 96, "default"))
-        for network, batch, mode in cases:
+        for network, batch in (("googlenet-bvlc", 20), ("resnet50-v1", 128), ("googlenet-bvlc", 96)):
             if report.late(60) or args.quick:
                 return
             speeds = []
-            for chosen in ("off", "graphs", mode):
+            for chosen in ("off", "graphs"):
                 folder = Path(home) / f"{network}-{batch}-{chosen}"
                 folder.mkdir()
                 s = settings(args, network, batch, lr=1e-6, epochs=100, compile=chosen)
-                run = Run(split(table, s.task, s.val_fraction, s.test_fraction, s.seed), s, folder)
+                run = build_run(split(table, s.task, s.val_fraction, s.test_fraction, s.seed), s, folder)
                 refresh_every(run, NEVER, False)
                 _, first = timed_epochs(run, 1)
                 images, seconds = timed_epochs(run, 1)

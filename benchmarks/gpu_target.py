@@ -16,6 +16,7 @@ from nngk.metrics import evaluate
 from nngk.networks import EmbeddingNetwork
 from nngk.networks.embedding_layer.reduction import reduce_embedding
 from nngk.training import loop
+from nngk.training.build import build_run
 from nngk.training.feed import Features
 from nngk.training.presets import metric_settings
 from nngk.training.run import Run
@@ -32,7 +33,7 @@ def section_target(args: argparse.Namespace, report: Report, device: torch.devic
         begin = time.perf_counter()
         folder = Path(home) / "run"
         folder.mkdir()
-        run = Run(split(table, s.task, s.val_fraction, s.test_fraction, s.seed), s, folder)
+        run = build_run(split(table, s.task, s.val_fraction, s.test_fraction, s.seed), s, folder)
         wait(device)
         report("target", "decoding, network and images on the device", time.perf_counter() - begin, "s")
         begin = time.perf_counter()
@@ -48,8 +49,8 @@ def section_target(args: argparse.Namespace, report: Report, device: torch.devic
             network = narrowed(run)
             wait(device)
             trained += time.perf_counter() - begin
-            x = run.embed(run.parts.test, network)
-            recall = evaluate(x, run.parts.test.labels.to(x.device), ks=(1,), nmi_seeds=0)["recall@1"]
+            x = run.embed(run.feed.test, network)
+            recall = evaluate(x, run.feed.test.labels.to(x.device), ks=(1,), nmi_seeds=0)["recall@1"]
             report("target", f"epoch {epoch}, Recall@1", 100 * recall, "%", f"{trained:.2f} s, {speed:.0f} images/s")
             if recall >= PAPER:
                 report("target", f"Recall@1 of {100 * PAPER:.2f} reached after", trained, "s", "training and refreshes")
@@ -63,7 +64,7 @@ def narrowed(run: Run) -> EmbeddingNetwork:
     """The network as it would be if training ended here."""
     network = copy.deepcopy(run.network)
     if run.settings.wide and run.settings.dim:
-        features = run.embed(run.parts.train, Features(network, pooled=False))
+        features = run.embed(run.feed.train, Features(network, pooled=False))
         reduce_embedding(network, features, run.settings.dim, run.settings.whiten)
     return network
 

@@ -24,7 +24,7 @@ import torch
 from recipe_variants import VARIANTS
 from record import append_rows, circumstances
 from torch import Tensor, nn
-from validation_runs import Resident, ResidentRun, class_block, resident_pixels, resized, trained
+from validation_runs import Resident, class_block, resident_pixels, resident_run, trained
 
 from nngk.data import evaluation
 from nngk.errors import InputError
@@ -32,7 +32,9 @@ from nngk.experiments.paper.sources import Sources
 from nngk.metrics import evaluate
 from nngk.networks.embedding_layer.discriminant import discriminant
 from nngk.training.feed import Features
+from nngk.training.finish import narrow
 from nngk.training.presets import metric_settings
+from nngk.training.run import Run
 from nngk.training.settings import Settings
 from nngk.training.validation import run_sigma, validate
 
@@ -40,7 +42,7 @@ CUTS = ("cut", "aga", "sou", "rea")  # the columns of what else trained features
 READINGS = ((256, 224), (288, 256), (320, 288), (352, 320), (400, 352))  # sides of the image and of the crop
 
 
-def measure(run: ResidentRun, every: int, bare: bool = False) -> dict[str, Any]:
+def measure(run: Run, every: int, bare: bool = False) -> dict[str, Any]:
     """Train, validating now and then; the figures of the best epoch and of the last."""
     started = time.perf_counter()
     run.begin()
@@ -51,11 +53,11 @@ def measure(run: ResidentRun, every: int, bare: bool = False) -> dict[str, Any]:
     others = {"start_recall@1": initial}
     if not bare:
         others |= {f"blend{share}_recall@1": blended(run, start, share) for share in (0.3, 0.5, 0.7)} | otherwise(run)
-    run.narrow()
+    narrow(run)
     if not bare:
         others |= readings(run)
-    x = run.embed(run.parts.val)
-    last = evaluate(x, run.parts.val.labels.to(x.device), ks=(1,), nmi_seeds=1)
+    x = run.embed(run.feed.val)
+    last = evaluate(x, run.feed.val.labels.to(x.device), ks=(1,), nmi_seeds=1)
     figures = {
         "best_epoch": int(history[best]["epoch"]),
         "recall@1": history[best]["val_recall@1"],
@@ -74,29 +76,29 @@ def measure(run: ResidentRun, every: int, bare: bool = False) -> dict[str, Any]:
     return {k: round(v, 5) for k, v in figures.items()} | {"seconds": round(seconds, 1)} | curves
 
 
-def blended(run: ResidentRun, start: dict[str, Tensor], share: float) -> float:
+def blended(run: Run, start: dict[str, Tensor], share: float) -> float:
     """Recall@1 of weights that are only part of the way from the start to where training led."""
     network = copy.deepcopy(run.trainee)
     now = network.state_dict()
     network.load_state_dict({k: start[k].lerp(t, share) if t.is_floating_point() else t for k, t in now.items()})
-    x = run.embed(run.parts.val, network)
-    return evaluate(x, run.parts.val.labels.to(x.device), ks=(1,), nmi_seeds=0)["recall@1"]
+    x = run.embed(run.feed.val, network)
+    return evaluate(x, run.feed.val.labels.to(x.device), ks=(1,), nmi_seeds=0)["recall@1"]
 
 
-def soup(run: ResidentRun, states: list[dict[str, Tensor]]) -> float:
+def soup(run: Run, states: list[dict[str, Tensor]]) -> float:
     """Recall@1 of the mean of several runs' weights, which all started from the same."""
     network = copy.deepcopy(run.trainee)
     network.load_state_dict({name: torch.stack([s[name].float() for s in states]).mean(0) for name in states[0]})
-    x = run.embed(run.parts.val, network)
-    return evaluate(x, run.parts.val.labels.to(x.device), ks=(1,), nmi_seeds=0)["recall@1"]
+    x = run.embed(run.feed.val, network)
+    return evaluate(x, run.feed.val.labels.to(x.device), ks=(1,), nmi_seeds=0)["recall@1"]
 
 
-def otherwise(run: ResidentRun) -> dict[str, float]:
+def otherwise(run: Run) -> dict[str, float]:
     """What else the trained features give: the embedding cut to fewer dimensions, and a new discriminant of them."""
     linear, features = run.network.head.linear, Features(run.network, run.frozen)
     assert linear is not None
-    labels, truth = run.parts.train.labels.to(run.device), run.parts.val.labels.to(run.device)
-    trained, unseen = (run.embed(part, features) for part in (run.parts.train, run.parts.val))
+    labels, truth = run.feed.train.labels.to(run.device), run.feed.val.labels.to(run.device)
+    trained, unseen = (run.embed(part, features) for part in (run.feed.train, run.feed.val))
     with torch.no_grad():
         x, y = linear(trained), linear(unseen)
     components = torch.linalg.eigh((x - x.mean(0)).double().T @ (x - x.mean(0)).double())[1].flip(1).to(x)
@@ -110,17 +112,17 @@ def otherwise(run: ResidentRun) -> dict[str, float]:
     return out
 
 
-def readings(run: ResidentRun) -> dict[str, float]:
+def readings(run: Run) -> dict[str, float]:
     """What the trained network finds when it reads the pictures larger than it was trained with."""
-    spec, plain, source, out = run.network.input, run.parts.plain, run.parts.val.source, {}
+    spec, plain, source, out = run.network.input, run.feed.plain, run.feed.val.source, {}
     for side, size in READINGS:
-        if spec.resize < side and len(run.pixels[0, 0]) > 16:  # not in a trial
-            run.parts.plain = evaluation(size, spec.mean, spec.std)
-            run.parts.val.source = Resident(resized(run.pixels, side), source.rows)
-            x = run.embed(run.parts.val)
-            scores = evaluate(x, run.parts.val.labels.to(x.device), ks=(1,), nmi_seeds=0)
+        if spec.resize < side and len(source.decoded[0, 0]) > 16:  # not in a trial
+            run.feed.plain = evaluation(size, spec.mean, spec.std)
+            run.feed.val.source = Resident(source.decoded, source.rows, side)
+            x = run.embed(run.feed.val)
+            scores = evaluate(x, run.feed.val.labels.to(x.device), ks=(1,), nmi_seeds=0)
             out |= {f"read{size}_{metric}": scores[metric] for metric in ("recall@1", "map@r")}
-    run.parts.plain, run.parts.val.source = plain, source
+    run.feed.plain, run.feed.val.source = plain, source
     return out
 
 
@@ -202,7 +204,7 @@ def main() -> None:
                     raise SystemExit("Out of time; the rest is left for the next call.")
                 parts = class_block(table, fold)
                 try:
-                    run = ResidentRun(parts, settings, Path(home), pixels, places)
+                    run = resident_run(parts, settings, Path(home), pixels, places)
                     figures = measure(run, options.every, options.bare)
                     if options.soup:
                         soups.setdefault(fold, []).append(copy.deepcopy(run.trainee.state_dict()))

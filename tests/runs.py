@@ -3,7 +3,7 @@
 import json
 
 from nngk.data import split
-from nngk.training.run import Run
+from nngk.training.build import build_run
 from nngk.training.settings import Settings
 from shapes import TINY
 
@@ -15,7 +15,7 @@ def settings(**changes):
 def make_run(data, folder, **changes):
     s = settings(**changes)
     folder.mkdir()
-    return Run(split(data, s.task, s.val_fraction, s.test_fraction, s.seed), s, folder)
+    return build_run(split(data, s.task, s.val_fraction, s.test_fraction, s.seed), s, folder)
 
 
 def log_of(out):

@@ -1,3 +1,4 @@
+import pickle
 import subprocess
 import sys
 
@@ -153,8 +154,9 @@ def test_kneighbors_equal_scikit_learns():
     peer = NearestNeighbors(n_neighbors=7).fit(x)
     for ours, theirs in zip(model.kneighbors(x + 0.1, 7), peer.kneighbors(x + 0.1)):
         np.testing.assert_allclose(ours, theirs, rtol=1e-9)
-    for ours, theirs in zip(model.kneighbors(n_neighbours=7), peer.kneighbors()):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-9)
+    for spelling in ("n_neighbors", "n_neighbours"):
+        for ours, theirs in zip(model.kneighbors(**{spelling: 7}), peer.kneighbors(), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-9)
     assert model.kneighbors(x[:2], return_distance=False).shape == (2, 50)
     assert model.kneighbors()[1].shape == (50, 49)
 
@@ -189,6 +191,9 @@ def test_blocks_and_float32_and_engine(monkeypatch):
     np.testing.assert_allclose(single, whole, atol=1e-4)
 
 
+SINGLE = np.array([[0.0], [1.0]], dtype=np.float32)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -196,6 +201,16 @@ def test_blocks_and_float32_and_engine(monkeypatch):
         (lambda: KernelClassifier(sigma="best").fit([[0.0], [1.0]], [0, 1]), "'auto', got 'best'"),
         (lambda: KernelClassifier(n_neighbours=0).fit([[0.0], [1.0]], [0, 1]), "at least 1, or None"),
         (lambda: KernelClassifier().fit([[0.0], [1.0]], [0, 1]).kneighbors([[0.0]], 3), "between 1 and 2"),
+        (lambda: KernelClassifier().fit([[0.0], [1.0]], [0, 1]).kneighbors([[0.0]], 1, n_neighbours=1), "not both"),
+        (lambda: KernelClassifier(sigma=np.inf).fit([[0.0], [1.0]], [0, 1]), "positive number or 'auto', got inf"),
+        (lambda: KernelClassifier(sigma=1e-200).fit([[0.0], [1.0]], [0, 1]), "from 1e-150 to 1e\\+150 for float64"),
+        (lambda: KernelClassifier(sigma=1e-20).fit(SINGLE, [0, 1]), "from 1e-15 to 1e\\+15 for float32"),
+        (lambda: KernelClassifier().fit(SINGLE * np.float32(1e25), [0, 1]), "values up to 1e\\+25.*float64"),
+        (lambda: KernelClassifier().fit(SINGLE * np.float32(1e-25), [0, 1]), "differ by less than 1e-15.*float64"),
+        (lambda: KernelClassifier().fit([[0.0], [1e200]], [0, 1]), "values up to 1e\\+200"),
+        (lambda: KernelClassifier().fit(SINGLE, [0, 1]).predict([[1e25]]), "values up to 1e\\+25"),
+        (lambda: KernelClassifier().fit(SINGLE, [0, 1]).predict([[1e300]]), "values up to inf"),
+        (lambda: KernelClassifier().fit(SINGLE, [0, 1]).partial_fit(SINGLE * np.float32(1e25), [0, 1]), "up to 1e"),
     ],
 )
 def test_bad_settings(call, message):
@@ -212,6 +227,44 @@ def test_without_scikit_learn_the_extra_is_named():
         "sys.exit(1)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_fitted_model_can_be_pickled(dtype):
+    x, y = make_blobs(60, n_features=3, centers=3, cluster_std=3.0, random_state=0)
+    model = KernelClassifier().fit(x[:40].astype(dtype), y[:40])
+    expected = model.predict_proba(x)
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.predict_proba(x), expected)
+    np.testing.assert_array_equal(
+        again.partial_fit(x[40:], y[40:]).predict_proba(x), model.partial_fit(x[40:], y[40:]).predict_proba(x)
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_reversed_arrays(dtype):
+    x, y = make_blobs(60, n_features=3, centers=3, cluster_std=3.0, random_state=0)
+    x = x.astype(dtype)
+    plain = KernelClassifier().fit(x[:, ::-1].copy(), y)
+    turned = KernelClassifier().fit(x[:, ::-1], y)
+    assert turned.sigma_ == plain.sigma_
+    np.testing.assert_array_equal(turned.predict_proba(x[::-1, ::-1]), plain.predict_proba(x[::-1, ::-1].copy()))
+    np.testing.assert_array_equal(turned.kneighbors(x[::-1, ::-1], 2)[1], plain.kneighbors(x[::-1, ::-1].copy(), 2)[1])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("scale", [1e-12, 1e-6, 1.0, 1e6, 1e12])
+@pytest.mark.parametrize("sigma", [1e-15, 1e-3, 1e15, "auto"])
+def test_what_is_not_refused_has_no_nan(dtype, scale, sigma):
+    """From far away too, and whichever kernels underflow; the nearest class wins where one kernel decides."""
+    x = (np.array([[0.0, 1.0], [0.1, 1.0], [5.0, 5.0], [5.1, 5.0]]) * scale).astype(dtype)
+    queries = np.concatenate([x + dtype(0.01 * scale), x * dtype(100)])
+    model = KernelClassifier(sigma).fit(x, [0, 0, 1, 1])
+    probabilities = model.predict_proba(queries)
+    np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-5)
+    assert not np.isnan(model.score_samples(queries)).any()
+    if sigma == 1e-15 and scale > 1e-9:
+        assert model.predict(queries[:4]).tolist() == [0, 0, 1, 1]
 
 
 def test_unfitted():

@@ -1,4 +1,4 @@
-"""The kernel classifier for vectors, with scikit-learn's manners."""
+"""The kernel classifier for vectors, with scikit-learn's interface."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Self
@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from nngk.errors import InputError, MissingExtra
-from nngk.kernel.formulas import attention_difference, class_log_probabilities, log_density, log_kernels
+from nngk.kernel.formulas import attention_difference, log_kernels
+from nngk.kernel.predict import Prediction, predictions
 from nngk.kernel.sigma import best_sigma
+from nngk.kernel.widths import NARROWEST, WIDEST
 from nngk.search import Engine, Exact
 
 try:
@@ -23,6 +25,8 @@ except ImportError as missing:
 BLOCK = 1 << 24
 # Training examples that sigma is tuned on; more would not change it.
 TUNED_ON = 20_000
+# The smallest and largest lengths whose squares, summed over the features, each type can tell from 0 and infinity.
+RANGE = {np.dtype(np.float32): (NARROWEST, WIDEST), np.dtype(np.float64): (1e-150, 1e150)}
 
 
 class KernelClassifier(ClassifierMixin, BaseEstimator):
@@ -30,7 +34,7 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):
 
     Every training example is a centre; a class's probability is its share of the kernels around a query, among the
     ``n_neighbours`` nearest centres (None: all). ``sigma="auto"`` takes the width with the least leave-one-out loss.
-    With ``learn_weights`` every centre gets a weight ``exp(θ)``, found by ``weight_steps`` of Adam on the same loss.
+    With ``learn_weights`` every centre has a weight ``exp(θ)``, found by ``weight_steps`` of Adam on the same loss.
     ``engine`` builds a search engine of ``nngk.search`` (exact by default); ``device`` is where the work is done.
 
     After ``fit``: ``classes_``, ``centres_`` (n, features), ``labels_`` (n,) positions in ``classes_``,
@@ -48,7 +52,7 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):
     labels_: np.ndarray
     log_weights_: np.ndarray
     sigma_: float
-    _engine: Engine
+    _built: Engine | None
     _tuned_at: int
 
     def __init__(
@@ -101,84 +105,127 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):
             self.labels_ = np.concatenate(
                 [np.searchsorted(self.classes_, old)[self.labels_], np.searchsorted(self.classes_, y)]
             )
-            X = X.astype(self.centres_.dtype, copy=False)
+            X = self._in_range(X.astype(self.centres_.dtype, copy=False))
             self.centres_ = np.concatenate([self.centres_, X])
             self.log_weights_ = np.concatenate([self.log_weights_, np.zeros(len(X), dtype=X.dtype)])
-            self._engine.add(self._tensor(X))
+            if self._built is not None:
+                self._built.add(self._tensor(X))
         if first or (self.sigma == "auto" and len(self.centres_) >= 1.5 * self._tuned_at):
             self._tune()
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Class probabilities (n, n_classes), in the order of ``classes_``."""
-        parts = [self._class_log_probabilities(*found).exp().cpu().numpy() for found in self._kernels(X)]
-        return np.concatenate(parts)
+        """Return class probabilities (n, n_classes), in the order of ``classes_``."""
+        return np.concatenate([found.log_probabilities.exp().cpu().numpy() for found in self._answers(X)])
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
-        """Logarithms of the class probabilities, exact where the probabilities round to zero."""
-        return np.concatenate([self._class_log_probabilities(*found).cpu().numpy() for found in self._kernels(X)])
+        """Return logarithms of the class probabilities, exact where the probabilities round to zero."""
+        return np.concatenate([found.log_probabilities.cpu().numpy() for found in self._answers(X)])
 
     def predict(self, X: Any) -> np.ndarray:
-        """The most probable class of every row (n,)."""
-        parts = [self._class_log_probabilities(*found).argmax(1).cpu().numpy() for found in self._kernels(X)]
-        return self.classes_[np.concatenate(parts)]
+        """Return the most probable class of every row (n,)."""
+        best = np.concatenate([found.log_probabilities.argmax(1).cpu().numpy() for found in self._answers(X)])
+        return self.classes_[best]
 
     def score_samples(self, X: Any) -> np.ndarray:
-        """Logarithm of the summed kernels around every row (n,): low for what is like nothing in the training set."""
-        return np.concatenate([log_density(values).cpu().numpy() for values, _ in self._kernels(X)])
+        """Return the logarithm of the summed kernels around every row (n,): low where nothing is near."""
+        return np.concatenate([found.log_density.cpu().numpy() for found in self._answers(X)])
 
     def kneighbors(
-        self, X: Any = None, n_neighbours: int | None = None, return_distance: bool = True
+        self,
+        X: Any = None,
+        n_neighbors: int | None = None,
+        return_distance: bool = True,
+        *,
+        n_neighbours: int | None = None,
     ) -> tuple[np.ndarray, np.ndarray] | np.ndarray:
-        """Distances and indices of the nearest centres (n, n_neighbours), nearest first.
+        """Return distances and indices of the nearest centres (n, n_neighbors), nearest first.
 
-        Without ``X`` the nearest other centres of every centre.
+        Without ``X``, those of the nearest other centres of every centre. ``n_neighbours`` is another spelling of
+        ``n_neighbors``.
         """
         check_is_fitted(self)
+        if None not in (n_neighbors, n_neighbours):
+            raise InputError("Give n_neighbors or n_neighbours, not both: they are one setting.")
         available = len(self.centres_) - (X is None)
-        k = min(self._k(), available) if n_neighbours is None else n_neighbours
+        asked = n_neighbours if n_neighbors is None else n_neighbors
+        k = min(self._k(), available) if asked is None else asked
         if not 1 <= k <= available:
-            raise InputError(f"n_neighbours must lie between 1 and {available}, the number of centres; got {k}.")
+            raise InputError(f"n_neighbors must lie between 1 and {available}, the number of centres; got {k}.")
         squared, index = self._engine.all_neighbours(k) if X is None else self._engine.search(self._queries(X), k)
         indices = index.cpu().numpy()
         return (squared.sqrt().cpu().numpy(), indices) if return_distance else indices
 
     def _check_settings(self) -> None:
-        if self.sigma != "auto" and not (isinstance(self.sigma, int | float | np.number) and self.sigma > 0):
+        if self.sigma != "auto" and not (isinstance(self.sigma, int | float | np.number) and 0 < self.sigma < np.inf):
             raise InputError(f"sigma must be a positive number or 'auto', got {self.sigma!r}.")
         if self.n_neighbours is not None and self.n_neighbours < 1:
             raise InputError(f"n_neighbours must be at least 1, or None for all centres; got {self.n_neighbours}.")
 
     def _start(self, X: np.ndarray) -> None:
-        self.centres_ = X.copy()
+        narrowest, widest = RANGE[X.dtype]
+        if self.sigma != "auto" and not narrowest <= float(self.sigma) <= widest:
+            raise InputError(
+                f"sigma must be from {narrowest:g} to {widest:g} for {X.dtype} rows, or its square leaves their range; "
+                f"got {self.sigma!r}. Scale the features, or give float64."
+            )
+        self._in_range(X)
+        if 0 < np.ptp(X, axis=0).max() < narrowest:
+            raise InputError(
+                f"The rows differ by less than {narrowest:g}, whose square {X.dtype} cannot tell from 0. "
+                "Scale the features, or give float64."
+            )
+        self.centres_ = np.array(X, order="C")
         self.log_weights_ = np.zeros(len(X), dtype=X.dtype)
-        self._engine = (self.engine or Exact)()
-        self._engine.add(self._tensor(X))
+        self._built = self._build()
+
+    def _build(self) -> Engine:
+        engine = (self.engine or Exact)()
+        engine.add(self._tensor(self.centres_))
+        return engine
+
+    @property
+    def _engine(self) -> Engine:
+        """The search over the centres; a model that was pickled builds it when it is first needed."""
+        if self._built is None:
+            self._built = self._build()
+        return self._built
+
+    def __getstate__(self) -> dict[str, Any]:
+        # An engine may be compiled code; the centres it is built from are in the state.
+        state: dict[str, Any] = super().__getstate__()
+        return {**state, "_built": None} if "_built" in state else state
 
     def _k(self) -> int:
         """How many centres a query meets."""
         return len(self.centres_) if self.n_neighbours is None else min(self.n_neighbours, len(self.centres_))
 
     def _tensor(self, values: np.ndarray) -> Tensor:
-        # A copy: a read-only array, as parallel workers share them, cannot be a tensor.
-        return torch.tensor(values, device=self.device)
+        # A copy: a read-only array, as parallel workers share them, or a reversed one cannot be a tensor.
+        return torch.from_numpy(np.array(values, order="C")).to(self.device)
+
+    def _in_range(self, X: np.ndarray) -> np.ndarray:
+        """Return the rows; raise InputError if their distances leave the range of their type."""
+        widest = RANGE[X.dtype][1]
+        if X.size and (largest := np.abs(X).max()) > widest:
+            raise InputError(
+                f"The rows hold values up to {largest:.3g}, whose squared distances leave the range of {X.dtype}; at "
+                f"most {widest:g} is possible. Scale the features, or give float64."
+            )
+        return X
 
     def _queries(self, X: Any) -> Tensor:
         X = validate_data(self, X, dtype=(np.float64, np.float32), reset=False)
-        return self._tensor(X.astype(self.centres_.dtype, copy=False))
+        with np.errstate(over="ignore"):  # what is too large for the centres' type is refused next
+            X = X.astype(self.centres_.dtype, copy=False)
+        return self._tensor(self._in_range(X))
 
-    def _kernels(self, X: Any) -> Iterator[tuple[Tensor, Tensor]]:
-        """Blocks of log kernel values (rows, k) and the classes of their centres (rows, k)."""
+    def _answers(self, X: Any) -> Iterator[Prediction]:
+        """Yield what the kernels say, some rows at a time."""
         check_is_fitted(self)
-        k = self._k()
-        labels, theta = self._tensor(self.labels_), self._tensor(self.log_weights_)
-        for part in self._queries(X).split(max(1, BLOCK // k)):
-            squared, index = self._engine.search(part, k)
-            chosen = index.clamp(min=0)  # a missing neighbour is infinitely far: its kernel is zero
-            yield log_kernels(squared, self.sigma_, theta[chosen]), labels[chosen]
-
-    def _class_log_probabilities(self, values: Tensor, labels: Tensor) -> Tensor:
-        return class_log_probabilities(values, labels, len(self.classes_))
+        labels, theta, k = self._tensor(self.labels_), self._tensor(self.log_weights_), self._k()
+        queries, chunk = self._queries(X), max(1, BLOCK // k)
+        return predictions(queries, self._engine, labels, theta, self.sigma_, k, len(self.classes_), chunk=chunk)
 
     def _tune(self) -> None:
         """Set ``sigma_`` and, where asked, the weights, by the leave-one-out loss of the centres."""
@@ -204,13 +251,13 @@ def _sigma(squared: Tensor, same: Tensor, theta: Tensor | None = None) -> float:
     rows = torch.linspace(0, len(squared) - 1, min(len(squared), TUNED_ON), device=squared.device).long()
     if bool(same[rows].any()):
         return best_sigma(squared[rows], same[rows], None if theta is None else theta[rows])
-    # One example a class: no width is better than another by the loss, and the spacing of the examples is natural.
+    # One example per class: no width is better than another by the loss, and the spacing of the examples is natural.
     spacing = float(squared[:, 0].sqrt().median())
     return spacing if spacing > 0 else 1.0
 
 
 def _log_weights(squared: Tensor, same: Tensor, index: Tensor, sigma: float, steps: int, rate: float) -> Tensor:
-    """θ (n,) that lowers the mean leave-one-out loss; its gradient is the sum of p - q over the examples."""
+    """Return θ (n,) that lowers the mean leave-one-out loss; its gradient is the sum of p - q over the examples."""
     theta = torch.zeros(len(squared), dtype=squared.dtype, device=squared.device, requires_grad=True)
     optimiser = torch.optim.Adam([theta], lr=rate)
     distances = log_kernels(squared, sigma)

@@ -226,16 +226,6 @@ def test_engine_is_updated_not_grown():
     assert torch.equal(fresh.neighbours, bank.neighbours)
 
 
-def test_write_back_replaces_the_centres_of_a_batch():
-    bank, centres, _ = random_bank(6)
-    bank.renew(centres)
-    x = torch.full((2, 3), 7.0, requires_grad=True)
-    bank.write_back(torch.tensor([4, 9]), x)
-    assert (bank.centres[[4, 9]] == 7).all() and not bank.centres.requires_grad
-    rest = [i for i in range(len(bank)) if i not in (4, 9)]
-    assert torch.equal(bank.centres[rest], centres[rest])
-
-
 def test_more_neighbours_than_centres():
     bank = CentreBank(torch.tensor([0, 0, 1]), 2, n_neighbours=100)
     bank.renew(torch.eye(3, 2))

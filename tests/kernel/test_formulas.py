@@ -163,6 +163,49 @@ def test_half_precision_embeddings_are_worked_on_in_float32():
     assert torch.autograd.grad(a.sum(), half)[0].dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("bad", [math.nan, INF, -INF])
+@pytest.mark.parametrize("row", ["learns", "has no same-class neighbour", "has no neighbour"])
+@pytest.mark.parametrize("centres_are", ["anywhere", "positive"])
+def test_embeddings_that_are_not_finite_have_no_good_answer(bad, row, centres_are):
+    """A loss and gradients of NaN for the row, and what they would have been for the others."""
+    x, centres, theta, neighbours, _, labels, own = problem(4, batch=3)
+    centres = centres.abs() if centres_are == "positive" else centres
+    own[1] = labels[neighbours[1].clamp(min=0)][1] if row == "learns" else 99
+    if row == "has no neighbour":
+        neighbours[1] = -1
+    same = (labels[neighbours.clamp(min=0)] == own[:, None]) & (neighbours >= 0)
+    sigma = torch.tensor(0.8, dtype=torch.float64, requires_grad=True)
+    good = kernel.neighbour_loss(x, centres, theta, sigma, neighbours, same)
+    before = torch.autograd.grad(good.sum(), x)[0]
+    with torch.no_grad():
+        x[1, 2] = bad
+    loss = kernel.neighbour_loss(x, centres, theta, sigma, neighbours, same)
+    by_x, by_theta, by_sigma = torch.autograd.grad(loss.sum(), [x, theta, sigma])
+    assert loss.isnan().tolist() == [False, True, False] and torch.equal(loss[[0, 2]], good[[0, 2]])
+    assert by_x.isnan().any(1).tolist() == [False, True, False] and torch.equal(by_x[[0, 2]], before[[0, 2]])
+    assert by_theta.isnan().any() and by_sigma.isnan()
+    nobody = torch.full((3,), -1)
+    loss = kernel.all_centres_loss(x, centres, theta, sigma, own, labels, nobody)
+    by_x, by_theta = torch.autograd.grad(loss.sum(), [x, theta])
+    assert loss.isnan().tolist() == [False, True, False]
+    assert by_x.isnan().any(1).tolist() == [False, True, False] and by_theta.isnan().any()
+
+
+@pytest.mark.parametrize("lists", [True, False])
+def test_distances_beyond_the_range_of_float32_have_no_good_answer(lists):
+    """Finite embeddings whose squared distances are infinite: not silent either."""
+    x = torch.tensor([[1e25], [0.0]], requires_grad=True)
+    centres, theta, sigma = torch.tensor([[0.0], [1.0]]), torch.zeros(2), torch.tensor(1.0)
+    if lists:
+        everyone = torch.tensor([[0, 1], [0, 1]])
+        loss = kernel.neighbour_loss(x, centres, theta, sigma, everyone, torch.eye(2, dtype=torch.bool))
+    else:
+        labels = torch.arange(2)
+        loss = kernel.all_centres_loss(x, centres, theta, sigma, labels, labels, torch.tensor([-1, -1]))
+    assert loss.isnan().tolist() == [True, False]
+    assert torch.autograd.grad(loss[0], x)[0][0].isnan()
+
+
 def test_memory_stays_under_a_quarter_of_the_gathered_tensor():
     """Peak allocations of forward and backward at B=256, K=200, D=2048, read from the allocator."""
     batch, k, dim, m = 256, 200, 2048, 1000

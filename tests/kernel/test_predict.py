@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nngk.errors import InputError
-from nngk.kernel.predict import predict
+from nngk.kernel.predict import answer, predict
 from nngk.search import Exact
 
 
@@ -42,6 +42,22 @@ def test_far_from_everything_the_answer_is_still_a_distribution():
     found = predict(x * 1e6, Exact(centres), labels, theta, 1e-3, 5, 4)
     assert found.log_probabilities.exp().sum(1).tolist() == pytest.approx([1] * 7)
     assert (found.log_density < -1e12).all() and found.log_density.isfinite().all()
+
+
+def test_narrow_kernels_far_from_everything_leave_the_nearest_class():
+    """In float32 the kernels themselves are zero there, all of them; their shares are not."""
+    x, centres = torch.tensor([[1e15], [0.0]]), torch.tensor([[-1.0], [2e14]])
+    found = predict(x, Exact(centres), torch.tensor([0, 1]), torch.zeros(2), 1e-15, 2, 2)
+    assert found.log_probabilities.exp().tolist() == [[0, 1], [1, 0]]
+    assert found.shares.tolist() == [[1, 0], [1, 0]]
+    assert not found.log_density.isnan().any()
+
+
+def test_a_missing_neighbour_adds_nothing():
+    squared, neighbours = torch.tensor([[1.0, math.inf]]), torch.tensor([[1, -1]])
+    found = answer(squared, neighbours, torch.tensor([0, 1]), torch.tensor([5.0, 0.3]), 1.0, 2)
+    assert found.shares.tolist() == [[1, 0]] and found.log_probabilities.exp().tolist() == [[0, 1]]
+    assert float(found.log_density) == pytest.approx(0.3 - 0.5)
 
 
 def test_nan_is_refused():

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from nngk.bank.centres import CentreBank
+from nngk.bank.leave_one_out import TRAINING_FACTOR, leave_one_out_sigma
 from nngk.errors import InputError
-from nngk.kernel.sigma import TRAINING_FACTOR, leave_one_out_sigma
 from nngk.losses.gaussian import GaussianKernelLoss
 
 
@@ -135,6 +135,23 @@ def test_sigma_that_is_no_width(sigma):
         GaussianKernelLoss(filled(), sigma=sigma)
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("how", ["lists", "all centres", "the batch", "references"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_embeddings_that_are_not_finite_are_never_a_good_answer(bad, how, reduction):
+    bank = filled(k=None if how == "all centres" else 8)
+    x = bank.centres.clone()
+    x[7, 1] = bad
+    x.requires_grad_()
+    if how in ("lists", "all centres"):
+        value = GaussianKernelLoss(bank, sigma=1.0, reduction=reduction)(x, bank.labels, torch.arange(20))
+    else:
+        against = {"ref_emb": bank.centres, "ref_labels": bank.labels} if how == "references" else {}
+        value = GaussianKernelLoss(sigma=1.0, reduction=reduction)(x, bank.labels, **against)
+    assert value.isnan()
+    assert torch.autograd.grad(value, x)[0][7].isnan().any()
+
+
 def test_refusals_say_what_to_do():
     bank, x, labels = filled(), torch.randn(3, 4), torch.zeros(3).long()
     with pytest.raises(InputError, match="needs a bank"):
@@ -147,7 +164,7 @@ def test_refusals_say_what_to_do():
         GaussianKernelLoss(sigma=1.0)(x, labels, ref_emb=x)
     with pytest.raises(InputError, match=r"\(batch, dim\)"):
         GaussianKernelLoss(sigma=1.0)(x[0], labels)
-    with pytest.raises(InputError, match="one an embedding"):
+    with pytest.raises(InputError, match="one per embedding"):
         GaussianKernelLoss(sigma=1.0)(x, labels[:2])
     with pytest.raises(InputError, match="indices"):
         GaussianKernelLoss(bank, sigma=1.0)(x, labels, torch.tensor([0]))
@@ -156,32 +173,6 @@ def test_refusals_say_what_to_do():
     for sigma in (1.0, "auto"):
         with pytest.raises(InputError, match="no centres yet"):
             GaussianKernelLoss(CentreBank(torch.zeros(4).long(), 4), sigma=sigma)(x, labels, torch.arange(3))
-
-
-# -- a margin, and dropped centres
-
-
-@pytest.mark.parametrize("margin", [0.0, 0.5, 3.0])
-def test_a_margin_raises_the_other_kernels(margin):
-    x, references = torch.randn(6, 3).double(), torch.randn(9, 3).double()
-    labels, ref_labels, sigma = torch.tensor([0, 1, 2, 0, 1, 2]), torch.arange(9) % 3, 0.7
-    loss = GaussianKernelLoss(sigma=sigma, margin=margin, reduction="none")
-    each = loss(x, labels, ref_emb=references, ref_labels=ref_labels)
-    for i in range(6):
-        values = [math.exp(-float((x[i] - r).square().sum()) / (2 * sigma**2)) for r in references]
-        own = sum(v for v, c in zip(values, ref_labels) if c == labels[i])
-        others = sum(values) - own
-        assert each[i].item() == pytest.approx(-math.log(own / (own + math.exp(margin) * others)), rel=1e-9)
-
-
-def test_a_margin_has_finite_gradients_at_both_ends():
-    from nngk.losses.gaussian import with_margin
-
-    each = torch.tensor([0.0, 1e-20, 1e-6, 1.0, 30.0, 200.0], requires_grad=True)
-    out = with_margin(each, 2.0)
-    out.sum().backward()
-    assert out.isfinite().all() and each.grad.isfinite().all()
-    assert out[-1].item() == pytest.approx(202.0) and out[0] == 0
 
 
 def test_dropped_centres_are_left_out_in_training_only():
@@ -199,8 +190,7 @@ def test_dropped_centres_are_left_out_in_training_only():
     assert losses.mean().item() == pytest.approx(whole(x, labels, indices).item(), rel=0.3)
 
 
-def test_margin_and_drop_are_checked():
-    with pytest.raises(InputError, match="margin"):
-        GaussianKernelLoss(sigma=1.0, margin=-1)
-    with pytest.raises(InputError, match="drop"):
-        GaussianKernelLoss(sigma=1.0, drop=1.0)
+@pytest.mark.parametrize("drop", [-0.1, 1.0, math.nan])
+def test_a_share_of_dropped_centres_that_is_none(drop):
+    with pytest.raises(InputError, match="drop must be from 0"):
+        GaussianKernelLoss(sigma=1.0, drop=drop)

@@ -47,7 +47,7 @@ def test_overfits(name, images):
     parameters = [*net.parameters(), *loss.parameters()]
     optimiser = torch.optim.Adam(parameters, lr=3e-3)
     for epoch in range(150):
-        loss.start_epoch(epoch, embed(net, loss, x) if loss.needs_embeddings else None, y)
+        loss.start_epoch(epoch, lambda: embed(net, loss, x))
         for batch in loss.batches(y, 24, 0, epoch):
             optimiser.zero_grad()
             loss(net(x[batch]), y[batch], batch).backward()

@@ -92,7 +92,7 @@ def test_a_missing_library_names_its_extra(monkeypatch):
         (lambda: create_loss("smart-mining", dim=4, n_classes=5, target=60), "'target' is a share"),
         (lambda: create_loss("smart-mining", dim=4, n_classes=5, kappa=0.5), "1 <= kappa"),
         (lambda: create_loss("clustering", dim=4, n_classes=5).logits(torch.zeros(1, 4)), "no classifier of its own"),
-        (lambda: create_loss("softmax", dim=4, n_classes=5)(torch.zeros(2, 4), torch.zeros(3)), "a label each"),
+        (lambda: create_loss("softmax", dim=4, n_classes=5)(torch.zeros(2, 4), torch.zeros(3)), "one label each"),
     ],
 )
 def test_bad_input(call, message):

@@ -4,36 +4,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nngk.data.sampling import classes_of
 from nngk.errors import InputError
 from nngk.losses import LOSSES, create_loss, samplers
 
 LABELS = torch.tensor([5] * 7 + [2] * 12 + [9] * 4 + [3] * 2 + [11] * 9)
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.lists(st.integers(2, 12), min_size=2, max_size=12), st.integers(2, 4), st.integers(0, 99))
-def test_per_class_batches(counts, m, seed):
-    labels = torch.repeat_interleave(torch.arange(len(counts)) * 3, torch.tensor(counts))
-    batch_size = 4 * m
-    batches = samplers.per_class(m)(labels, batch_size, seed, 0)
-    for batch in batches:
-        assert len(batch.unique()) == len(batch) <= batch_size
-        present, sizes = labels[batch].unique(return_counts=True)
-        assert len(present) == min(4, len(counts))
-        wanted = max(m, batch_size // len(present))
-        assert sizes.tolist() == [min(wanted, counts[c // 3]) for c in present.tolist()]
-
-
-def test_per_class_shows_most_images_once():
-    labels = torch.arange(200) // 8
-    shown = torch.cat(samplers.per_class(4)(labels, 40, 0, 0))
-    assert len(shown) == 200
-    assert len(shown.unique()) > 180
-
-
-def test_pairs_have_exactly_two_of_each_class():
-    for batch in samplers.per_class(2, exactly=True)(LABELS, 64, 0, 0):
-        assert LABELS[batch].unique(return_counts=True)[1].tolist() == [2] * 5
 
 
 @settings(max_examples=30, deadline=None)
@@ -51,7 +26,7 @@ def test_triplets(seed, batch_size):
 
 
 def test_random_pairs_reach_every_candidate():
-    classes = samplers.classes_of(torch.tensor([0, 0, 0, 1, 1, 2, 2]), "a test")
+    classes = classes_of(torch.tensor([0, 0, 0, 1, 1, 2, 2]), "a test")
     rng = np.random.default_rng(0)
     pairs = {samplers.random_pair(1, classes, rng) for _ in range(300)}
     assert pairs == {(p, n) for p in (0, 2) for n in (3, 4, 5, 6)}

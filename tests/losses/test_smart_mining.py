@@ -101,9 +101,7 @@ def test_controller_moves_the_right_way_without_a_line():
 def train(loss, net, x, y, epochs, lr=0.02, start=0):
     optimiser = torch.optim.SGD(net.parameters(), lr=lr)
     for epoch in range(start, epochs):
-        with torch.no_grad():
-            embeddings = net(x)
-        loss.start_epoch(epoch, embeddings, y)
+        loss.start_epoch(epoch, lambda: net(x))
         for batch in loss.batches(y, 60, 0, epoch):
             optimiser.zero_grad()
             loss(net(x[batch]), y[batch], batch).backward()
@@ -138,7 +136,7 @@ def test_first_epochs_are_random_and_later_ones_mined():
         loss.start_epoch(2)
     with pytest.raises(InputError, match="call start_epoch first"):
         loss.batches(y, 30, 0, 2)
-    loss.start_epoch(2, x, y)
+    loss.start_epoch(2, lambda: x)
     a, p, n = torch.cat(loss.batches(y, 30, 0, 2)).view(-1, 3).T
     unit = torch.nn.functional.normalize(x)
     harder = (unit[a] - unit[p]).norm(dim=1) >= (unit[a] - unit[n]).norm(dim=1) - 1e-6
@@ -153,7 +151,7 @@ def test_share_of_mined_triplets():
     shares = []
     for mined in (0.02, 0.5, 1.0):
         loss = create_loss("smart-mining", dim=8, n_classes=6, mined=mined)
-        loss.start_epoch(2, x, y)
+        loss.start_epoch(2, lambda: x)
         a, p, n = torch.cat(loss.batches(y, 30, 0, 2)).view(-1, 3).T
         shares.append(float(((unit[a] - unit[p]).norm(dim=1) >= (unit[a] - unit[n]).norm(dim=1)).float().mean()))
     assert shares == sorted(shares)
@@ -168,12 +166,12 @@ def test_resumes_in_the_middle_of_an_epoch():
     train(whole, net, x, y, 5)
     with torch.no_grad():
         embeddings = net(x)
-        whole.start_epoch(5, embeddings, y)
+        whole.start_epoch(5, lambda: embeddings)
         batches = whole.batches(y, 30, 0, 5)
         whole(embeddings[batches[0]], y[batches[0]])
         cut = create_loss("smart-mining", dim=4, n_classes=6)
         cut.load_state_dict({name: value.clone() for name, value in whole.state_dict().items()})
-        cut.start_epoch(5, embeddings + 1, y)  # whatever the network has become since
+        cut.start_epoch(5, lambda: embeddings + 1)  # whatever the network has become since
         again = cut.batches(y, 30, 0, 5)
         assert [b.tolist() for b in again] == [b.tolist() for b in batches]
         for loss in (whole, cut):
@@ -203,6 +201,6 @@ def test_takes_any_engine():
 
     x, y = clouds(3, 10, 1.0)
     loss = create_loss("smart-mining", dim=8, n_classes=3, engine=engine, neighbours=10_000)
-    loss.start_epoch(2, x, y)
+    loss.start_epoch(2, lambda: x)
     loss.batches(y, 30, 0, 2)
     assert len(built[0]) == 30

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from nngk.bank.centres import CentreBank
-from nngk.kernel.sigma import leave_one_out_sigma
+from nngk.bank.leave_one_out import leave_one_out_sigma
 from nngk.search import Exact
-from nngk.training import loop, step
+from nngk.training import loop
 from nngk.training.loop import train
 from runs import log_of, make_run, settings
 
@@ -27,10 +27,10 @@ def test_training_steps_do_have_dropout_and_augmentation(data, tmp_path):
     loop.train_epoch(run, lambda: False, 0.0)
     trained = [x for training, x in seen if training]
     assert len(trained) == run.steps_per_epoch
-    plain = run.parts.plain(run.parts.train.source.batch(run.index_batches(0)[0]), None)
+    plain = run.feed.plain(run.feed.train.source.batch(run.index_batches(0)[0]), None)
     assert not torch.equal(trained[0], plain)
     # The bank's images are the plain ones, in evaluation mode.
-    everything = run.parts.plain(run.parts.train.source.batch(range(len(run.bank))), None)
+    everything = run.feed.plain(run.feed.train.source.batch(range(len(run.bank))), None)
     assert torch.equal(torch.cat([x for training, x in seen if not training]), everything)
 
 
@@ -41,20 +41,6 @@ def test_background_refresh_in_the_loop(data, tmp_path):
     assert all({"staleness", "lonely", "refresh_seconds", "bank_age"} <= row.keys() for row in rows)
     assert all(0 <= row["staleness"] <= row["step"] for row in rows)
     assert model.info["test"]["accuracy"] >= 0.75
-
-
-def test_write_back_changes_the_centres_between_refreshes(data, tmp_path):
-    kept, written = (
-        make_run(data, tmp_path / name, write_back=name == "written", update_interval=5) for name in ("kept", "written")
-    )
-    for run in (kept, written):
-        run.refresher.before_step(0, run.trainee)
-        run.first = run.bank.centres.clone()
-        loop.train_epoch(run, lambda: False, 0.0)
-    assert torch.equal(kept.bank.centres, kept.first)
-    touched = torch.cat(written.index_batches(0)).unique()
-    changed = (written.bank.centres != written.first).any(1)
-    assert changed[touched].all() and int(changed.sum()) == len(touched)
 
 
 @pytest.mark.parametrize(("interval", "steps"), [(1, [0, 3, 6]), (2, [0, 6]), ("2 steps", [0, 2, 4, 6])])
@@ -87,7 +73,7 @@ def test_validation_sigma_minimises_the_validation_loss(task, data, tmp_path):
     fractions = {"val_fraction": 0.5, "test_fraction": 0.0} if task == "metric" else {}
     run = make_run(data, tmp_path / "run", task=task, sigma="validation", **fractions)
     run.refresher.before_step(0, run.trainee)
-    x, labels = run.embed(run.parts.val).double(), run.parts.val.labels
+    x, labels = run.embed(run.feed.val).double(), run.feed.val.labels
     if task == "metric":
         d, neighbours = Exact(x).all_neighbours(run.bank.n_neighbours)
         same = labels[neighbours] == labels[:, None]
@@ -100,7 +86,6 @@ def test_validation_sigma_minimises_the_validation_loss(task, data, tmp_path):
         each = values.logsumexp(1) - values.masked_fill(~same, -math.inf).logsumexp(1)
         return float(each[same.any(1)].mean())
 
-    step.first_sigma(run, run.objective)
     grid = [run.objective.sigma * f for f in np.geomspace(0.2, 1.0, 200)]
     assert loss(run.objective.sigma) <= min(map(loss, grid)) + 1e-5
     if run.objective.sigma < float(d.max().sqrt()):
@@ -119,7 +104,7 @@ def test_weights_are_learned_unless_told_otherwise(data, tmp_path):
     assert learned.theta.abs().max() > 0 and (fixed.theta == 0).all()
 
 
-def test_a_rival_needs_no_bank_before_the_end(data, tmp_path, monkeypatch):
+def test_another_loss_needs_no_bank_before_the_end(data, tmp_path, monkeypatch):
     renewed = []
     real = CentreBank.replace
     monkeypatch.setattr(CentreBank, "replace", lambda *a, **k: renewed.append(1) or real(*a, **k))

@@ -8,8 +8,8 @@ from nngk.data import evaluation, split
 from nngk.errors import InputError
 from nngk.model.model import Model
 from nngk.training import loop
+from nngk.training.build import build_run
 from nngk.training.loop import train
-from nngk.training.run import Run
 from runs import make_run, settings
 
 
@@ -29,9 +29,9 @@ def test_cached_features_equal_the_frozen_network(pool, data, tmp_path):
         network.train()
         return out
 
-    torch.testing.assert_close(run.embed(run.parts.train), slow(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(run.embed(run.feed.train), slow(), rtol=1e-5, atol=1e-6)
     loop.train_epoch(run, lambda: False, 0.0)
-    torch.testing.assert_close(run.embed(run.parts.train), slow(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(run.embed(run.feed.train), slow(), rtol=1e-5, atol=1e-6)
     after = run.network.backbone.state_dict()
     assert all(torch.equal(before[k], after[k]) for k in before)
 
@@ -50,16 +50,16 @@ def test_features_of_an_earlier_attempt_are_not_mistaken_for_ones_own(data, tmp_
     for name, changes in attempts.items():
         s = settings(freeze=True, **changes)
         parts = split(data, s.task, s.val_fraction, s.test_fraction, 0)
-        shared, alone = Run(parts, s, folder), Run(parts, s, _made(tmp_path / name))
-        assert torch.equal(shared.parts.train.source.rows, alone.parts.train.source.rows), name
+        shared, alone = build_run(parts, s, folder), build_run(parts, s, _made(tmp_path / name))
+        assert torch.equal(shared.feed.train.source.rows, alone.feed.train.source.rows), name
     files = sorted(folder.glob("features-*.safetensors"))
     assert len(files) == 12  # three parts of each attempt
     before = [file.stat().st_mtime_ns for file in files]
-    Run(parts, s, folder)
+    build_run(parts, s, folder)
     assert [file.stat().st_mtime_ns for file in files] == before  # and are used where they are one's own
     for file in files:
         file.write_bytes(b"cut short")
-    assert torch.equal(Run(parts, s, folder).parts.train.source.rows, alone.parts.train.source.rows)
+    assert torch.equal(build_run(parts, s, folder).feed.train.source.rows, alone.feed.train.source.rows)
 
 
 def test_runs_with_a_shared_cache_compute_features_once(data, tmp_path, monkeypatch):
@@ -67,7 +67,7 @@ def test_runs_with_a_shared_cache_compute_features_once(data, tmp_path, monkeypa
     train(data, s, out=tmp_path / "first")
     monkeypatch.setattr("nngk.training.feed.embed", None)  # nothing is left to compute
     parts = split(data, s.task, s.val_fraction, s.test_fraction, s.seed)
-    assert len(Run(parts, s, _made(tmp_path / "second")).parts.train.source.rows) == len(parts.train)
+    assert len(build_run(parts, s, _made(tmp_path / "second")).feed.train.source.rows) == len(parts.train)
 
 
 def _made(folder):
@@ -110,7 +110,7 @@ def test_a_run_may_begin_with_a_projection_that_keeps_distances(data, tmp_path):
 
 def parts_features(run):
     """What the embedding layer reads of the training images."""
-    images = run.parts.plain(run.parts.train.source.batch(torch.arange(len(run.parts.train))), None)
+    images = run.feed.plain(run.feed.train.source.batch(torch.arange(len(run.feed.train))), None)
     head = run.network.eval().head
     with torch.no_grad():
         pooled = images if run.frozen else head.pool(run.network.backbone(images))

@@ -20,12 +20,6 @@ from nngk.training.loop import train
 from runs import log_of, make_run, settings
 from shapes import write_shapes
 
-# -- the bank
-
-
-# -- sigma
-
-
 # -- one loop for both tasks
 
 
@@ -60,9 +54,6 @@ def test_model_learns_the_shapes(data, tmp_path):
     model = train(data, settings(epochs=6), out=tmp_path / "m")
     assert model.info["test"]["accuracy"] >= 0.8
     assert {"calibration_error", "recall@1", "map@r", "nmi"} <= model.info["test"].keys()
-
-
-# -- frozen networks
 
 
 # -- epochs
@@ -180,13 +171,10 @@ def test_the_saved_model_is_the_returned_one(data, tmp_path):
     assert torch.equal(loaded.centres, model.centres) and loaded.info == model.info
 
 
-# -- the start of the embedding layer
-
-
 def test_training_crops_may_have_a_size_of_their_own(data, tmp_path):
     run = make_run(data, tmp_path / "run", train_crop_size=12)
-    images = run.parts.train.source.batch(torch.arange(3))
-    assert run.parts.augment(images, None).shape[-1] == 12 and run.parts.plain(images, None).shape[-1] == 16
+    images = run.feed.train.source.batch(torch.arange(3))
+    assert run.feed.augment(images, None).shape[-1] == 12 and run.feed.plain(images, None).shape[-1] == 16
 
 
 def test_a_model_is_not_replaced_by_mistake(data, tmp_path):

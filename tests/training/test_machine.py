@@ -1,5 +1,7 @@
 """The settings that fit a run to its machine: what is compiled, and where the images are."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -12,25 +14,30 @@ from runs import make_run
 from shapes import TINY
 
 
-def test_steps_go_through_the_compiled_network_and_refreshes_do_not(data, tmp_path, monkeypatch):
-    seen = []
+class Recorded:
+    """Stands in for a captured network: calls the network and notes in which mode it was."""
 
-    def compiled(module, mode):
-        assert mode == "default"
-        return lambda x: (seen.append(module.training), module(x))[1]
+    def __init__(self, network, device):
+        self.network, self.modes = network, []
 
-    monkeypatch.setattr(torch, "compile", compiled)
-    run = make_run(data, tmp_path / "run", compile="default")
-    plain = make_run(data, tmp_path / "plain")
+    def __call__(self, images):
+        self.modes.append(self.network.training)
+        return self.network(images)
+
+
+def test_steps_go_through_the_captured_network_and_refreshes_do_not(data, tmp_path, monkeypatch):
+    plain = make_run(data, tmp_path / "plain", compile="off")
+    monkeypatch.setattr("nngk.training.build.Graphed", Recorded)
+    run = make_run(data, tmp_path / "run", compile="graphs")
     losses = [loop.train_epoch(r, lambda: False, 0.0)[0] for r in (run, plain)]
-    assert seen == [True] * run.steps_per_epoch
+    assert run.stepping.modes == [True] * run.steps_per_epoch
     assert losses[0] == losses[1]
 
 
 def test_images_stay_where_they_are_without_a_gpu(data, tmp_path):
     run = make_run(data, tmp_path / "run")
-    same = feed.resident_parts(run.parts, 18, torch.device("cpu"), run.settings)
-    assert same.train.source is run.parts.train.source and same.augment is run.parts.augment
+    same = feed.resident_feed(run.feed, 18, run.settings)
+    assert same.train.source is run.feed.train.source and same.augment is run.feed.augment
 
 
 def test_the_limit_is_one_for_all_parts(data, tmp_path, monkeypatch):
@@ -42,11 +49,11 @@ def test_the_limit_is_one_for_all_parts(data, tmp_path, monkeypatch):
         return feed.Resident(source, "cpu")
 
     monkeypatch.setattr(feed, "kept", kept)
-    there = feed.resident_parts(run.parts, 18, torch.device("cuda"), run.settings)
-    sizes = [len(part) * 3 * 18 * 18 for part in (run.parts.train, run.parts.val)]
+    there = feed.resident_feed(replace(run.feed, device=torch.device("cuda")), 18, run.settings)
+    sizes = [len(part) * 3 * 18 * 18 for part in (run.feed.train, run.feed.val)]
     assert limits == pytest.approx([1e-5 * 2**30, 1e-5 * 2**30 - sizes[0], 1e-5 * 2**30 - sum(sizes)])
-    everything = torch.arange(len(run.parts.train))
-    assert torch.equal(there.train.source.batch(everything), run.parts.train.source.batch(everything))
+    everything = torch.arange(len(run.feed.train))
+    assert torch.equal(there.train.source.batch(everything), run.feed.train.source.batch(everything))
 
 
 def test_a_resumed_run_may_change_its_machine(data, tmp_path):
@@ -54,7 +61,7 @@ def test_a_resumed_run_may_change_its_machine(data, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "checkpoint.json").write_text("{}")
     write_json(tmp_path / "run" / "settings.json", asked.to_dict())
-    changed = Settings(**{**TINY, "compile": "default", "resident_gib": 0.0})
+    changed = Settings(**{**TINY, "compile": "off", "resident_gib": 0.0})
     assert loop._same_settings(tmp_path / "run", changed, ["compile", "resident_gib"]) == changed
 
 
@@ -92,17 +99,17 @@ def test_a_replayed_network_follows_its_weights(data, tmp_path):
     run = make_run(data, tmp_path / "run", device="cuda", compile="graphs", amp=False)
     assert run.refresher.prepare is Replayed
     called = Replayed(run.network)
-    run.embed(run.parts.train, called)
+    run.embed(run.feed.train, called)
     with torch.no_grad():
         for parameter in run.network.parameters():
             parameter.mul_(1.1)
-    torch.testing.assert_close(run.embed(run.parts.train, called), run.embed(run.parts.train), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(run.embed(run.feed.train, called), run.embed(run.feed.train), rtol=1e-4, atol=1e-5)
 
 
 def test_without_a_gpu_nothing_is_replayed(data, tmp_path):
     run = make_run(data, tmp_path / "run")
     assert run.refresher.prepare is None
-    torch.testing.assert_close(run.embed(run.parts.train, Replayed(run.network)), run.embed(run.parts.train))
+    torch.testing.assert_close(run.embed(run.feed.train, Replayed(run.network)), run.embed(run.feed.train))
 
 
 def test_gradients_that_are_one_tensor_become_two():

@@ -56,6 +56,6 @@ def test_too_few_steps(tmp_path):
     assert not (tmp_path / "p" / "profile.csv").exists()
 
 
-def test_watching_a_loader_changes_nothing(tmp_path):
+def test_timing_a_loader_changes_nothing(tmp_path):
     profile = StepProfile(tmp_path / "p", torch.device("cpu"), warm=1, steps=1)
-    assert list(profile.watched(iter([1, 2, 3]))) == [1, 2, 3]
+    assert list(profile.loading(iter([1, 2, 3]))) == [1, 2, 3]

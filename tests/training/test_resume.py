@@ -15,7 +15,6 @@ from nngk.errors import InputError
 from nngk.files import read_tensors, write_record
 from nngk.training import loop
 from nngk.training.loop import Interrupted, train
-from nngk.training.run import Run
 from nngk.training.settings import Settings
 from shapes import TINY, write_shapes
 
@@ -27,10 +26,9 @@ VARIANTS = {
         "sigma": "learned",
         "update_interval": "3 steps",
     },
-    "sgd, write-back, sigma by validation, every 2 epochs": {
+    "sgd, sigma by validation, every 2 epochs": {
         "optimiser": "sgd",
         "lr": 0.01,
-        "write_back": True,
         "sigma": "validation",
         "update_interval": 2,
     },
@@ -246,15 +244,18 @@ def test_a_checkpoint_of_the_same_step_is_never_overwritten(data, tmp_path, monk
     assert_same(tmp_path / "cut", whole)
 
 
+def decided_by_the_machine(frozen):
+    return lambda settings, network, device: frozen if settings.freeze is None else settings.freeze
+
+
 @pytest.mark.parametrize("here", [True, False])
 def test_where_it_goes_on_does_not_decide_what_is_trained(here, data, tmp_path, monkeypatch):
     """A pretrained network is frozen on a CPU and trained on a GPU, unless the run has already decided."""
-    monkeypatch.setattr(Run, "pretrained", property(lambda run: True))
-    monkeypatch.setattr(Run, "_frozen", lambda run: here if run.settings.freeze is None else run.settings.freeze)
+    monkeypatch.setattr("nngk.training.build.is_frozen", decided_by_the_machine(here))
     stop_after(monkeypatch, 3)
     with pytest.raises(Interrupted):
         train(data, settings(), out=tmp_path / "cut")
     stop_after(monkeypatch, 0)
-    monkeypatch.setattr(Run, "_frozen", lambda run: not here if run.settings.freeze is None else run.settings.freeze)
+    monkeypatch.setattr("nngk.training.build.is_frozen", decided_by_the_machine(not here))
     model = train(data, settings(), out=tmp_path / "cut", resume=True)
     assert model.info["frozen"] is here and model.info["settings"]["freeze"] is here

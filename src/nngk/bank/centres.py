@@ -1,4 +1,4 @@
-"""The bank of Gaussian centres: one for each training image, keyed by its index."""
+"""The bank of Gaussian centres: one per training image, keyed by its index."""
 
 import torch
 from torch import Tensor, nn
@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from nngk.errors import InputError
 from nngk.kernel.formulas import squared_distances
 from nngk.search.engine import Engine
+from nngk.search.exact import Exact
 
 
 class CentreBank(nn.Module):
@@ -67,7 +68,7 @@ class CentreBank(nn.Module):
         self.replace(centres, *self.lists(centres, engine), step=step)
 
     def lists(self, centres: Tensor, engine: Engine | None = None) -> tuple[Tensor, int]:
-        """Neighbour lists (m, n_neighbours + guaranteed) of these centres, and how many lacked a same-class centre.
+        """Return neighbour lists (m, n_neighbours + guaranteed) of these centres, and how many had no same-class one.
 
         Changes nothing in the bank, so that it can run beside training.
         """
@@ -79,10 +80,7 @@ class CentreBank(nn.Module):
             )
         if self.n_neighbours is None:
             return self.neighbours, 0
-        if engine is None:
-            from nngk.search import Exact
-
-            engine = Exact()
+        engine = Exact() if engine is None else engine
         if len(engine):
             engine.update(centres)
         else:
@@ -103,19 +101,15 @@ class CentreBank(nn.Module):
         self.refreshed_at, self.n_lonely = state.tolist()
 
     def neighbours_of(self, indices: Tensor) -> Tensor:
-        """Neighbour lists (B, K) of training examples. The own centre is left out wherever it stands in the list."""
+        """Return neighbour lists (B, K) of training examples. Their own centres are left out wherever they stand."""
         lists = self.neighbours[indices]
         return lists.masked_fill(lists == indices[:, None], -1)
-
-    def write_back(self, indices: Tensor, embeddings: Tensor) -> None:
-        """Let the embeddings of a batch replace their centres: fresher than the last refresh, with its augmentation."""
-        self.centres[indices] = embeddings.detach().to(self.centres.dtype)
 
 
 def with_same_class(
     neighbours: Tensor, centres: Tensor, labels: Tensor, guaranteed: int, *, chunk: int = 1 << 16
 ) -> tuple[Tensor, int]:
-    """Append the nearest same-class centres to each list that has none; returns (lists, how many had none).
+    """Append the nearest same-class centres to each list that has none; return (lists, how many had none).
 
     An example that is alone in its class has nothing to append and keeps -1 there.
     """

@@ -23,7 +23,7 @@ from nngk.search.exact import Exact
 
 
 def interval_in_steps(interval: float | str, steps_per_epoch: int) -> int:
-    """An update interval in steps: a number of epochs (fractions allowed), or ``"50 steps"``.
+    """Return an update interval in steps, from a number of epochs (fractions allowed) or ``"50 steps"``.
 
     >>> interval_in_steps(0.5, 40), interval_in_steps("7 steps", 40), interval_in_steps("10", 40)
     (20, 7, 400)
@@ -85,6 +85,11 @@ class Refresher:
         self._stream: torch.cuda.Stream | None = None  # one for all refreshes: each would keep memory of its own
         self._pending: _Pending | None = None
 
+    @property
+    def approximate(self) -> bool:
+        """Whether the lists come from a search that may miss a neighbour."""
+        return self.engine is not None and not isinstance(self.engine, Exact)
+
     def before_step(self, step: int, network: nn.Module) -> None:
         """Swap in a bank that is ready, and start a refresh if one is due."""
         if self._pending is not None and self._pending.done():
@@ -114,7 +119,7 @@ class Refresher:
     def _compute(self, network: nn.Module) -> tuple[Tensor, Tensor, int]:
         centres = self.embed(network)
         neighbours, n_lonely = self.bank.lists(centres, self.engine)
-        if self.engine is not None and not isinstance(self.engine, Exact):
+        if self.approximate:
             self._list_recall = list_recall(centres, neighbours, self.bank.considered)
         return centres, neighbours, n_lonely
 
@@ -145,7 +150,7 @@ class Refresher:
 
 
 def list_recall(centres: Tensor, neighbours: Tensor, k: int, sample: int = 200) -> float:
-    """The share of each point's true ``k`` nearest others that its list holds, over a sample of the points.
+    """Return the share of each point's true ``k`` nearest others that its list holds, over a sample of the points.
 
     >>> list_recall(torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([[1], [0], [0]]), k=1)
     0.6666666666666666

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,6 +11,14 @@ import torch
 from nngk.errors import InputError
 
 Labels = Sequence[int] | np.ndarray | torch.Tensor
+IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+
+
+class Classes(NamedTuple):
+    """Who belongs to which class: the class of every example, counted from 0, and the examples of every class."""
+
+    of: IntArray
+    members: list[IntArray]
 
 
 def random_batches(
@@ -22,7 +31,7 @@ def random_batches(
     """
     if batch_size < 1:
         raise InputError(f"A batch has at least one image, not {batch_size}.")
-    order = torch.from_numpy(np.random.default_rng([seed, epoch]).permutation(len(labels)))
+    order = torch.from_numpy(generator(seed, epoch).permutation(len(labels)))
     batches = list(order.split(batch_size)) if len(order) else []
     # Fewer images than a batch: one small batch is better than an epoch of none.
     if drop_last and len(batches) > 1 and len(batches[-1]) < batch_size:
@@ -31,52 +40,74 @@ def random_batches(
 
 
 def class_balanced_batches(
-    labels: Labels, batch_size: int, per_class: int, seed: int, epoch: int
+    labels: Labels, batch_size: int, per_class: int, seed: int, epoch: int, exactly: bool = False
 ) -> list[torch.Tensor]:
-    """Return batches of batch_size / per_class different classes with `per_class` images each.
+    """Return batches with ``per_class`` images of each of ``batch_size / per_class`` classes.
 
-    Every class's images are dealt into groups of `per_class` (the last one filled up with others of the class), and
-    batches draw groups until too few classes have one left: nearly every image is met once per epoch.
+    Every class's images are dealt into groups, and each batch takes one group from each of the classes with most
+    groups left: nearly every image is met once in an epoch. Where the classes are too few to fill a batch with
+    ``per_class`` images each, a batch has more images of each, unless ``exactly``. A class with fewer images, at least
+    two, gives those it has, so that no batch shows an image twice.
 
-    >>> batch, *_ = class_balanced_batches([0] * 4 + [1] * 4 + [2] * 4, 4, 2, seed=0, epoch=0)
-    >>> sorted((batch // 4).unique(return_counts=True)[1].tolist())
-    [2, 2]
+    >>> labels = np.arange(8) // 2
+    >>> [sorted(labels[batch].tolist()) for batch in class_balanced_batches(labels, 8, 2, seed=0, epoch=0)]
+    [[0, 0, 1, 1, 2, 2, 3, 3]]
     """
-    values = np.asarray(labels, dtype=np.int64)
-    if per_class < 1 or batch_size < per_class or batch_size % per_class:
+    members = classes_of(labels, f"a batch with {per_class} images per class").members
+    if per_class < 1 or batch_size < 2 * per_class:
         raise InputError(
-            f"A batch of {batch_size} images cannot be made of {per_class} images per class: the batch size must "
-            "be a multiple of the images per class."
+            f"Batches with {per_class} images per class need at least one of each and a batch size of at least "
+            f"{max(2, 2 * per_class)}, for two classes; got {batch_size}."
         )
-    classes = np.unique(values)
-    needed = batch_size // per_class
-    if len(classes) < needed:
-        raise InputError(
-            f"A batch of {batch_size} images, {per_class} per class, needs {needed} classes, but there are "
-            f"{len(classes)}: use smaller batches or more images per class."
-        )
-    rng = np.random.default_rng([seed, epoch])
-    groups = [_deal(np.flatnonzero(values == label), per_class, rng) for label in classes]
-    left = np.array([len(group) for group in groups])
-    batches = []
-    while (left > 0).sum() >= needed:
-        # The largest keys of log(left) + Gumbel noise are a draw without replacement in proportion to what is left,
-        # so that large classes are spread over the epoch instead of being left over at its end.
-        with np.errstate(divide="ignore"):
-            keys = np.log(left) + rng.gumbel(size=len(left))
-        chosen = np.argpartition(-keys, needed - 1)[:needed]
-        left[chosen] -= 1
-        batches.append(torch.from_numpy(np.concatenate([groups[c][left[c]] for c in chosen])))
-    return batches
+    classes = min(batch_size // per_class, len(members))
+    size = per_class if exactly else max(per_class, batch_size // classes)
+    rng = generator(seed, epoch)
+    queues = [_groups(own, size, rng) for own in members]
+    count = max(1, round(len(labels) / (classes * size)))
+    return [_batch(members, queues, classes, size, rng) for _ in range(count)]
 
 
-def _deal(members: np.ndarray, per_class: int, rng: np.random.Generator) -> np.ndarray:
-    """Return a class's indices in random groups, (groups, per_class)."""
-    order = rng.permutation(members)
-    short = -len(order) % per_class
-    if short:
-        # Fill with images that are not in the last group already, where the class has enough of them.
-        whole = len(order) - (per_class - short)
-        others = order[:whole] if whole >= short else order
-        order = np.concatenate([order, rng.choice(others, short, replace=len(others) < short)])
-    return order.reshape(-1, per_class)
+def classes_of(labels: Labels, purpose: str) -> Classes:
+    """Return the classes of the labels; raise InputError unless there are two, with two examples each."""
+    values = labels.detach().cpu().numpy() if isinstance(labels, torch.Tensor) else np.asarray(labels)
+    names, of, counts = np.unique(values, return_inverse=True, return_counts=True)
+    alone = names[counts < 2]
+    if len(alone):
+        listed = ", ".join(str(c) for c in alone[:20]) + (", …" if len(alone) > 20 else "")
+        raise InputError(
+            f"Every class needs at least two images for {purpose}, but {len(alone)} of {len(names)} classes have "
+            f"one: class {listed}. Add images to them or leave them out."
+        )
+    if len(names) < 2:
+        raise InputError(f"At least two classes are needed for {purpose}, got {len(names)}.")
+    order = np.argsort(of, kind="stable")
+    return Classes(of.astype(np.int64), np.split(order, np.cumsum(counts)[:-1]))
+
+
+def generator(seed: int, epoch: int) -> np.random.Generator:
+    """Return the random numbers of one epoch."""
+    return np.random.default_rng([seed, epoch])
+
+
+def _groups(own: IntArray, size: int, rng: np.random.Generator) -> list[IntArray]:
+    """Return a class's images, shuffled, in groups of ``size``; the last group is completed from the others."""
+    order = rng.permutation(own)
+    if len(order) <= size:
+        return [order]
+    short = -len(order) % size
+    order = np.concatenate([order, rng.permutation(order[: len(order) - len(order) % size])[:short]])
+    return list(order.reshape(-1, size))
+
+
+def _batch(
+    members: list[IntArray], queues: list[list[IntArray]], classes: int, size: int, rng: np.random.Generator
+) -> torch.Tensor:
+    """Return one group from each of the classes with most groups left; ties are broken at random."""
+    left = np.array([len(queue) for queue in queues])
+    chosen = np.lexsort([rng.random(len(queues)), -left])[:classes]
+    groups = []
+    for c in rng.permutation(chosen):
+        if not queues[c]:
+            queues[c] = _groups(members[c], size, rng)
+        groups.append(queues[c].pop())
+    return torch.from_numpy(np.concatenate(groups))

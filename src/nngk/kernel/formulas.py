@@ -36,7 +36,7 @@ TILE = 1 << 24
 
 @torch.no_grad()
 def squared_distances(x: Tensor, centres: Tensor, neighbours: Tensor) -> Tensor:
-    """|x_i - c_j|² for the neighbours j of each example i, (B, K); infinite where ``neighbours`` is -1.
+    """Return |x_i - c_j|² for the neighbours j of each example i, (B, K); infinite where ``neighbours`` is -1.
 
     A constant for autograd: the losses below know their own gradients.
 
@@ -57,7 +57,7 @@ def squared_distances(x: Tensor, centres: Tensor, neighbours: Tensor) -> Tensor:
 
 
 def log_kernels(squared: Tensor, sigma: Tensor | float, theta: Tensor | None = None) -> Tensor:
-    """Equation 1 with its weight, in logarithm: θ - d² / 2σ². ``theta`` is gathered like ``squared``.
+    """Return the logarithm of equation 1 with its weight: θ - d² / 2σ². ``theta`` is gathered like ``squared``.
 
     >>> log_kernels(torch.tensor([2.0]), sigma=1.0)
     tensor([-1.])
@@ -67,7 +67,7 @@ def log_kernels(squared: Tensor, sigma: Tensor | float, theta: Tensor | None = N
 
 
 def class_log_probabilities(values: Tensor, labels: Tensor, n_classes: int) -> Tensor:
-    """Equations 2 and 3: log-probabilities (B, n_classes) from log kernel values (B, K) and their centres' labels.
+    """Return equations 2 and 3: log-probabilities (B, n_classes) of log kernel values (B, K) with centres' labels.
 
     ``labels`` is (B, K), or (K,) when all examples share their centres. A class without a centre gets -inf.
 
@@ -76,7 +76,7 @@ def class_log_probabilities(values: Tensor, labels: Tensor, n_classes: int) -> T
     """
     labels = labels.expand_as(values).clamp(min=0)
     shape = (len(values), n_classes)
-    # One maximum a class, so that even a class far below the winner keeps its logarithm.
+    # One maximum per class, so that even a class far below the winner keeps its logarithm.
     top = values.new_full(shape, -torch.inf).scatter_reduce(1, labels, values, "amax")
     top = top.masked_fill(top.isinf(), 0)
     sums = values.new_zeros(shape).scatter_add(1, labels, (values - top.gather(1, labels)).exp())
@@ -84,17 +84,18 @@ def class_log_probabilities(values: Tensor, labels: Tensor, n_classes: int) -> T
 
 
 def log_density(values: Tensor) -> Tensor:
-    """Logarithm of the summed kernels around each example, (B,): low where no training image is near."""
+    """Return the logarithm of the summed kernels around each example, (B,): low where no training image is near."""
     return values.logsumexp(1)
 
 
 def neighbour_loss(
     x: Tensor, centres: Tensor, theta: Tensor, sigma: Tensor, neighbours: Tensor, same: Tensor
 ) -> Tensor:
-    """-ln of equation 3's probability of the true class, one value an example, (B,).
+    """Return -ln of equation 3's probability of the true class, one value per example, (B,).
 
     ``same`` (B, K) marks the neighbours of the example's class. An example without one has loss 0 and no gradient:
-    what to do about it is the caller's decision. Gradients reach ``x``, ``theta`` and ``sigma``; centres are
+    what to do about it is the caller's decision. An embedding that is not finite has a loss and a gradient of NaN.
+    Gradients reach ``x``, ``theta`` and ``sigma``; centres are
     constants, as the bank holds them.
     """
     loss: Tensor = _NeighbourLoss.apply(x, centres, theta, sigma, neighbours, same)
@@ -110,7 +111,7 @@ def all_centres_loss(
     centre_labels: Tensor,
     own: Tensor,
 ) -> Tensor:
-    """-ln of equation 2's probability of the true class over all centres, by matrix products, (B,).
+    """Return -ln of equation 2's probability of the true class over all centres, by matrix products, (B,).
 
     ``own`` (B,) is the index of each example's own centre, which is left out, or -1. Gradients reach ``x``,
     ``centres``, ``theta`` and ``sigma``. Memory is bounded by a tile, whatever the number of centres.
@@ -120,19 +121,36 @@ def all_centres_loss(
 
 
 def working_dtype(x: Tensor) -> torch.dtype:
-    """Distances and sums are taken in float32 at least."""
+    """Return the type that distances and sums are taken in: float32 at least."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 def attention_difference(values: Tensor, same: Tensor) -> tuple[Tensor, Tensor]:
-    """The loss of each row of log kernel values, (B,), and p - q, (B, K); both 0 in a row with no same-class entry."""
+    """Return the loss of each row of log kernel values, (B,), and p - q, (B, K).
+
+    Both are 0 in a row with no same-class entry, and NaN in a row where a value is NaN or every kernel is lost.
+
+    >>> values = torch.tensor([[0.0, 0.0], [0.0, torch.nan]])
+    >>> attention_difference(values, torch.tensor([[True, False], [False, False]]))
+    (tensor([0.6931,    nan]), tensor([[-0.5000,  0.5000],
+            [    nan,     nan]]))
+    """
     everything = values.logsumexp(1, keepdim=True)
     own_class = values.masked_fill(~same, -torch.inf)
     positives = own_class.logsumexp(1, keepdim=True)
-    learns = positives > -torch.inf
+    learns = same.any(1, keepdim=True)  # from the marks: what became of the values must not make an example silent
+    silent = ~learns & ~everything.isnan()
     difference = (values - everything).exp() - (own_class - positives.masked_fill(~learns, 0)).exp()
-    loss = (everything - positives).masked_fill(~learns, 0).squeeze(1)
-    return loss, difference.masked_fill_(~learns, 0)
+    loss = (everything - positives).masked_fill(silent, 0).squeeze(1)
+    return loss, difference.masked_fill_(silent, 0)
+
+
+def poisoned(values: Tensor, x: Tensor) -> Tensor:
+    """Return the log kernel values, in place, with NaN in the rows of embeddings that are not finite.
+
+    Their distances may be infinite, which would else look like a neighbour that is missing.
+    """
+    return values.masked_fill_(~x.isfinite().all(1, keepdim=True), torch.nan)
 
 
 class _NeighbourLoss(torch.autograd.Function):
@@ -142,7 +160,8 @@ class _NeighbourLoss(torch.autograd.Function):
     ) -> Tensor:
         squared = squared_distances(x, centres, neighbours)
         weights = theta.to(squared.dtype)[neighbours.clamp(min=0)]
-        loss, difference = attention_difference(log_kernels(squared, sigma.to(squared.dtype), weights), same)
+        values = poisoned(log_kernels(squared, sigma.to(squared.dtype), weights), x)
+        loss, difference = attention_difference(values, same)
         # Σ_j (p - q) d² / σ³, taken now so that the distances need not be kept.
         by_sigma = (difference * squared.masked_fill(neighbours < 0, 0)).sum(1) / sigma**3
         ctx.save_for_backward(centres, theta, sigma, neighbours, difference, by_sigma)
@@ -225,7 +244,7 @@ def _tiles(
     centre_labels: Tensor,
     own: Tensor,
 ) -> Any:
-    """(rows, log kernel values, same-class mask) of the batch-by-all-centres matrix, some rows at a time."""
+    """Yield (rows, log kernel values, same-class mask) of the batch-by-all-centres matrix, some rows at a time."""
     wide = working_dtype(x)
     # Distances do not change when everything is shifted; near the origin |x|² + |c|² - 2xc rounds least.
     shift = centres.to(wide).mean(0)
@@ -240,5 +259,5 @@ def _tiles(
         present = own[part] >= 0
         hidden = torch.zeros_like(values, dtype=torch.bool)
         hidden.scatter_(1, own[part].clamp(min=0)[:, None], present[:, None])
-        values = values.masked_fill_(hidden, -torch.inf)
+        values = poisoned(values.masked_fill_(hidden, -torch.inf), query)
         yield part, values, (labels[part, None] == centre_labels) & ~hidden

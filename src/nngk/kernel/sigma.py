@@ -2,20 +2,12 @@
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from nngk.errors import InputError
-from nngk.kernel.formulas import attention_difference, log_kernels, squared_distances
+from nngk.kernel.formulas import attention_difference, log_kernels
 
-if TYPE_CHECKING:
-    from nngk.bank.centres import CentreBank
-
-# The width that minimises the leave-one-out loss of a bank classifies it best as it stands; training wants a wider
-# kernel, which pulls and pushes more than the very nearest centres. 1.5 to 2 times trained best on CUB-200-2011.
-TRAINING_FACTOR = 1.5
 GRID = 40
 
 
@@ -66,31 +58,6 @@ def best_sigma(squared: Tensor, same: Tensor, theta: Tensor | None = None) -> fl
         best = edge
     lowest = _golden(loss, low + (best - 1) * step, min(low + (best + 1) * step, widest))
     return math.exp(_widest_below(loss, loss(lowest) + 1 / len(squared), lowest, widest, step))
-
-
-def leave_one_out_sigma(bank: "CentreBank", limit: int = 20_000) -> float:
-    """The σ that minimises the leave-one-out loss over the bank (over ``limit`` of its examples, evenly chosen)."""
-    chosen = torch.arange(len(bank), device=bank.centres.device)
-    if len(bank) > limit:
-        chosen = torch.linspace(0, len(bank) - 1, limit, device=chosen.device).long()
-    if bank.n_neighbours is None:
-        from nngk.search import Exact
-
-        # The far centres decide nothing about the best width; a long list stands for all of them.
-        engine = Exact(bank.centres)
-        found = engine.search(bank.centres[chosen], min(201, len(bank)))[1]
-        neighbours = found.masked_fill(found == chosen[:, None], -1)
-    else:
-        neighbours = bank.neighbours_of(chosen)
-    return neighbour_sigma(bank, bank.centres[chosen], bank.labels[chosen], neighbours)
-
-
-def neighbour_sigma(bank: "CentreBank", x: Tensor, labels: Tensor, neighbours: Tensor) -> float:
-    """The σ that minimises the loss of embeddings ``x`` with these neighbours in the bank."""
-    squared = squared_distances(x, bank.centres, neighbours)
-    index = neighbours.clamp(min=0)
-    same = (bank.labels[index] == labels[:, None]) & (neighbours >= 0)
-    return best_sigma(squared, same, bank.theta.detach()[index])
 
 
 def _golden(f: Callable[[float], float], low: float, high: float, tolerance: float = 1e-3) -> float:

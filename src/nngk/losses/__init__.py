@@ -1,5 +1,5 @@
-"""The systems the Gaussian kernels are compared with, each a loss under the same trainer."""
+"""Our loss and those it is compared with, all under the same trainer."""
 
-from nngk.losses.registry import LOSSES, LossInfo, create_loss, require_loss
+from nngk.losses.registry import LOSSES, LossInfo, create_loss, loss_class, require_loss
 
-__all__ = ["LOSSES", "LossInfo", "create_loss", "require_loss"]
+__all__ = ["LOSSES", "LossInfo", "create_loss", "loss_class", "require_loss"]

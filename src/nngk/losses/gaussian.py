@@ -1,19 +1,23 @@
 """The Gaussian kernel loss as a module."""
 
 import math
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from nngk.bank.centres import CentreBank
+from nngk.bank.leave_one_out import training_sigma
 from nngk.errors import InputError
-from nngk.kernel.sigma import TRAINING_FACTOR, leave_one_out_sigma
 from nngk.kernel.triton.losses import fused_all_centres_loss, fused_neighbour_loss  # eager where there is no GPU
 from nngk.kernel.widths import NARROWEST, WIDEST
+from nngk.losses.objective import Objective
+
+Rule = Callable[[CentreBank], float]  # finds a width for a bank
 
 
-class GaussianKernelLoss(nn.Module):
+class GaussianKernelLoss(Objective):
     """-ln of the share of the own class among the weighted kernels around each embedding.
 
     With a bank, examples are named by their training index, so that their own centre is left out:
@@ -34,44 +38,47 @@ class GaussianKernelLoss(nn.Module):
 
     Args:
         bank: the centres, or None.
-        sigma: the kernels' width, or ``"auto"``: 1.5 times the width that minimises the leave-one-out loss of the
-            bank, found when the loss is first used.
+        sigma: the kernels' width; or a rule that finds it for the bank when the loss is first used; or ``"auto"``, the
+            rule that takes 1.5 times the width that minimises the leave-one-out loss of the bank.
         learn_sigma: make log σ a parameter.
-        margin: how much the other classes' kernels are raised, in log: an example that is told apart well goes on
-            learning until it is told apart by that much more.
         drop: the share of an example's neighbours that is left out at random in training mode.
         reduction: ``"mean"`` over the examples that have a same-class neighbour, ``"sum"`` (the paper's), ``"none"``.
     """
 
+    name = "nngk"
     log_sigma: Tensor
 
     def __init__(
         self,
         bank: CentreBank | None = None,
-        sigma: float | Literal["auto"] = "auto",
+        sigma: float | Rule | Literal["auto"] = "auto",
         *,
         learn_sigma: bool = False,
-        margin: float = 0.0,
         drop: float = 0.0,
         reduction: Literal["mean", "sum", "none"] = "mean",
     ) -> None:
         super().__init__()
-        if sigma == "auto" and bank is None:
-            raise InputError(
-                "sigma='auto' needs a bank to tune on; give GaussianKernelLoss a bank or a number for sigma."
-            )
-        if sigma != "auto" and not (isinstance(sigma, int | float) and NARROWEST <= sigma <= WIDEST):
+        rule = training_sigma if sigma == "auto" else sigma
+        if callable(rule):
+            if bank is None:
+                raise InputError(
+                    "sigma='auto' needs a bank to tune on; give GaussianKernelLoss a bank or a number for sigma."
+                )
+            width = math.nan  # not found yet
+        elif isinstance(rule, int | float) and NARROWEST <= rule <= WIDEST:
+            width = rule
+        else:
             raise InputError(f"sigma must be a number from {NARROWEST:g} to {WIDEST:g} or 'auto', got {sigma!r}.")
         if reduction not in ("mean", "sum", "none"):
             raise InputError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}.")
-        if not margin >= 0 or not 0 <= drop < 1:
-            raise InputError(f"margin must be at least 0 and drop from 0 to below 1, got {margin!r} and {drop!r}.")
+        if not 0 <= drop < 1:
+            raise InputError(f"drop must be from 0 to below 1, got {drop!r}.")
         self.bank = bank
-        self.margin, self.drop = margin, drop
+        self.drop = drop
         self.reduction = reduction
-        # In float64, so that embeddings in float64 meet the exact σ. NaN: not tuned yet.
-        start = torch.tensor(math.nan if sigma == "auto" else math.log(sigma), dtype=torch.float64)
-        self._maybe_open = sigma == "auto"
+        self._rule = rule if callable(rule) else None
+        # In float64, so that embeddings in float64 meet the exact σ.
+        start = torch.tensor(math.log(width), dtype=torch.float64)
         if learn_sigma:
             self.log_sigma = nn.Parameter(start)
         else:
@@ -79,13 +86,8 @@ class GaussianKernelLoss(nn.Module):
 
     @property
     def sigma(self) -> float:
-        """The width in use; tuned on the bank first if it is still open."""
-        if self._maybe_open:  # asked once: reading a value back from a GPU at every step would stall it
-            if self.log_sigma.isnan():
-                assert self.bank is not None
-                require_filled(self.bank)
-                self.sigma = TRAINING_FACTOR * leave_one_out_sigma(self.bank)
-            self._maybe_open = False
+        """The width in use; found for the bank first if it is still open."""
+        self.settle_sigma()
         return math.exp(float(self.log_sigma.detach()))
 
     @sigma.setter
@@ -93,10 +95,23 @@ class GaussianKernelLoss(nn.Module):
         with torch.no_grad():
             self.log_sigma.fill_(math.log(value))
 
+    def settle_sigma(self) -> None:
+        """Find σ for the bank, unless it is a number already; a checkpoint may have brought one."""
+        if self._rule is None:
+            return
+        if self.log_sigma.isnan():
+            assert self.bank is not None
+            require_filled(self.bank)
+            self.sigma = self._rule(self.bank)
+        self._rule = None  # asked once: reading a value back from a GPU at every step would stall it
+
+    def record(self, step: int) -> dict[str, Any]:
+        return {"sigma": round(self.sigma, 6)}
+
     def parameter_groups(
         self, lr: float, weight_factor: float = 1.0, sigma_factor: float = 1.0
     ) -> list[dict[str, Any]]:
-        """Optimiser groups of the centre weights and of σ: their own learning rates and no weight decay."""
+        """Return optimiser groups of the centre weights and of σ: their own learning rates and no weight decay."""
         groups: list[dict[str, Any]] = []
         if self.bank is not None:
             groups.append({"params": [self.bank.theta], "lr": lr * weight_factor, "weight_decay": 0.0})
@@ -123,17 +138,14 @@ class GaussianKernelLoss(nn.Module):
             )
         else:
             each, learns = self._over_bank(self.bank, embeddings, labels, indices)
-        if self.margin:
-            each = with_margin(each, self.margin)
         if self.reduction == "none":
             return each
         total = each.sum()
         return total if self.reduction == "sum" else total / learns.sum().clamp(min=1)
 
     def _width(self, like: Tensor) -> Tensor:
-        """σ as a tensor, through which its gradient flows when it is learned."""
-        if self._maybe_open:
-            _ = self.sigma
+        """Return σ as a tensor, through which its gradient flows when it is learned."""
+        self.settle_sigma()
         return self.log_sigma.to(torch.float64 if like.dtype == torch.float64 else torch.float32).exp()
 
     def _over_bank(self, bank: CentreBank, x: Tensor, labels: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
@@ -167,29 +179,17 @@ class GaussianKernelLoss(nn.Module):
         return each, others > 0
 
 
-def with_margin(each: Tensor, margin: float) -> Tensor:
-    """The losses -ln(S / (S + D)) of own and other kernels' sums, as if D were exp(``margin``) times as large.
-
-    >>> with_margin(torch.tensor([0.6931472]), 0.0), with_margin(torch.tensor([0.0]), 2.0)
-    (tensor([0.6931]), tensor([0.]))
-    """
-    # ln(D / S) = ln(e^loss - 1); an example without any other kernel, or without its own (loss 0), stays as it is.
-    odds = each.clamp(1e-30, 20).expm1().log()
-    odds = torch.where(each > 20, each, odds)  # before e^loss overflows: the 1 is lost in it already
-    return torch.where(each > 1e-30, torch.nn.functional.softplus(odds + margin), each)
-
-
 def require_filled(bank: CentreBank) -> None:
-    """A sentence for a bank that was never renewed."""
+    """Raise InputError if the bank was never renewed."""
     if not bank.filled:
         raise InputError("The bank has no centres yet: call bank.renew(centres) before the loss.")
 
 
 def check_batch(embeddings: Tensor, labels: Tensor) -> None:
-    """A sentence for a batch that cannot be meant."""
+    """Raise InputError unless there are embeddings (batch, dim) with one label each."""
     if embeddings.ndim != 2:
         raise InputError(f"embeddings must have the shape (batch, dim), got {tuple(embeddings.shape)}.")
     if labels.shape != embeddings.shape[:1]:
         raise InputError(
-            f"labels must have the shape ({len(embeddings)},), one an embedding, got {tuple(labels.shape)}."
+            f"labels must have the shape ({len(embeddings)},), one per embedding, got {tuple(labels.shape)}."
         )

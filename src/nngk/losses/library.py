@@ -1,13 +1,14 @@
-"""The rivals that pytorch-metric-learning has, at their papers' settings where the library's defaults differ."""
+"""The losses that pytorch-metric-learning has, at their papers' settings where the library's defaults differ."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from nngk.errors import MissingExtra
 from nngk.losses import samplers
-from nngk.losses.objective import RivalLoss
+from nngk.losses.objective import BatchLoss
 from nngk.losses.semihard import semi_hard_triplets
 
 
@@ -23,7 +24,7 @@ def _library(purpose: str) -> Any:
     return pytorch_metric_learning
 
 
-class LibraryLoss(RivalLoss):
+class LibraryLoss(BatchLoss):
     """A loss of the library, which a subclass builds."""
 
     criterion: Any  # an nn.Module of the library, which has no types
@@ -51,6 +52,12 @@ class NormalizedSoftmax(LibraryLoss):
     def logits(self, embeddings: Tensor) -> Tensor:
         scores: Tensor = self.criterion.get_logits(embeddings.to(self.criterion.W.dtype))
         return scores
+
+    def layer(self) -> dict[str, Tensor]:
+        """Return the directions of the classes as a layer without bias, and the scale of the cosines."""
+        weight = functional.normalize(self.criterion.W, dim=0).T
+        scale = torch.tensor(1 / self.criterion.temperature)
+        return {"weight": weight, "bias": weight.new_zeros(len(weight)), "scale": scale}
 
 
 class SemiHardTriplet(LibraryLoss):
@@ -104,7 +111,7 @@ class NPairs(LibraryLoss):
 
     Equation: ``1/N Σ_i log(1 + Σ_{j≠i} exp(a_i·p_j - a_i·p_i)) + λ mean |x|²``, one pair of every class in the batch.
     Notes: not normalised, held by the penalty instead; the library normalises by default and has no penalty.
-    Paper's settings: λ = 0.02, two images a class.
+    Paper's settings: λ = 0.02, two images per class.
     """
 
     name = "n-pairs"
@@ -199,7 +206,7 @@ class SoftTriple(LibraryLoss):
     """SoftTriple (Qian and others, ICCV 2019).
 
     Equation: cross-entropy of ``λ(S_c - δ[c = y])`` with ``S_c = Σ_k softmax_k(x·w_ck / γ) x·w_ck``, plus τ times the
-    mean distance between the centres of a class. Paper's settings: λ = 20, γ = 0.1, δ = 0.01, τ = 0.2, ten centres a
+    mean distance between the centres of a class. Paper's settings: λ = 20, γ = 0.1, δ = 0.01, τ = 0.2, ten centres per
     class, which learn a hundred times as fast as the network.
     """
 

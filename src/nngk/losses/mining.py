@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nngk.losses.samplers import Classes, random_pair
+from nngk.data.sampling import Classes
+from nngk.losses.samplers import random_pair
 
 # An error this close to its target is left alone when the past does not say how κ would change it.
 NEAR = 0.02
@@ -23,7 +24,7 @@ class Mined(NamedTuple):
 def walk(
     neighbours: Sequence[int], distances: Sequence[float], same: Sequence[bool], kappa: float
 ) -> Iterator[tuple[int | None, int]]:
-    """Pairs (positive, negative) of one anchor from its neighbours in order of squared distance, softest first.
+    """Yield pairs (positive, negative) of one anchor from its neighbours in order of squared distance, softest first.
 
     Everything up to the first positive, and everything nearer than ``kappa`` times its squared distance, is passed
     over. Each negative after that comes with the nearest positive farther than it that is not yet used by a nearer
@@ -50,7 +51,7 @@ def mine(
     kappa: float,
     rng: np.random.Generator,
 ) -> Mined:
-    """The anchor's first mined triplet, or a random one where its neighbours hold no negative to learn from.
+    """Return the anchor's first mined triplet, or a random one where its neighbours hold no negative to learn from.
 
     A negative without a farther positive in the list takes a random positive from outside it, which is farther than
     the whole list; where there is none, every positive is nearer than the negative and nothing is left to mine.
@@ -70,7 +71,7 @@ def mine(
 def next_kappa(
     history: Sequence[tuple[float, float]], target: float, *, lowest: float, highest: float, step: float = 1.5
 ) -> float:
-    """The κ to use after epochs with (training error, κ), so that the error comes to ``target``.
+    """Return the κ to use after epochs with (training error, κ), so that the error comes to ``target``.
 
     A line κ = α·error + β through the past, by least squares, read at the target. A larger κ means softer triplets,
     so α must be negative; while the past shows no such line (one epoch, or the network's own progress hides it), κ

@@ -1,6 +1,7 @@
-"""What the trainer asks of every rival."""
+"""What the trainer asks of a loss, and the losses that need no more than a batch."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,15 +12,68 @@ from nngk.errors import InputError
 from nngk.losses import samplers
 
 
-class RivalLoss(nn.Module, ABC):
-    """A loss on a batch of embeddings, with the batches it wants and what it has to learn itself.
+class Objective(nn.Module, ABC):
+    """A loss as the trainer sees it; a subclass changes what is different about it.
+
+    The trainer calls ``start_epoch``, then ``batches``, then ``before_step`` and the loss itself for every batch, then
+    ``end_epoch``. Everything that a resumed run needs is in the ``state_dict``: a loss that is loaded in the middle of
+    an epoch gives the same batches again.
+    """
+
+    name: str = ""
+    normalise: bool | None = None  # whether the network's embeddings have unit length; None: as the settings say
+    has_logits: bool = False  # whether it trains a classifier of its own; without one, kernels classify
+    sampler: samplers.Sampler = staticmethod(samplers.random)
+
+    @abstractmethod
+    def forward(self, embeddings: Tensor, labels: Tensor, indices: Tensor | None = None) -> Tensor:
+        """Return the loss of a batch (B, dim) with labels (B,); ``indices`` (B,) are its rows in the training set."""
+
+    def batches(self, labels: Tensor, batch_size: int, seed: int, epoch: int) -> list[Tensor]:
+        """Return the epoch's batches of indices: the same for the same seed and epoch."""
+        return self.sampler(labels, batch_size, seed, epoch)
+
+    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
+        """Return optimiser groups of the loss's own parameters, with their learning rates."""
+        parameters = list(self.parameters())
+        return [{"params": parameters, "lr": lr}] if parameters else []
+
+    def start_epoch(self, epoch: int, embed: Callable[[], Tensor] | None = None) -> None:
+        """Prepare an epoch; ``embed`` computes the embeddings of all training images, in evaluation mode."""
+
+    def before_step(self, step: int, network: nn.Module) -> None:
+        """Prepare a step of the network. Also called after an epoch's last step, before validation."""
+
+    def end_epoch(self) -> None:
+        """Take in that an epoch's last batch is done."""
+
+    def record(self, step: int) -> dict[str, Any]:
+        """Return what the log should say about the loss after a step."""
+        return {}
+
+    @property
+    def sigma(self) -> float:
+        """The width of the kernels that classify, where no better one can be found."""
+        return 1.0
+
+    def logits(self, embeddings: Tensor) -> Tensor:
+        """Return class scores (B, n_classes), where the loss trains a classifier of its own (``has_logits``)."""
+        raise InputError(
+            f"The loss '{self.name}' has no classifier of its own: classify by nearest neighbours or by the kernel "
+            "classifier over its embeddings."
+        )
+
+    def layer(self) -> dict[str, Tensor] | None:
+        """Return the classifier as the tensors that a model keeps ('weight', 'bias', perhaps 'scale'), if any."""
+        return None
+
+
+class BatchLoss(Objective):
+    """A loss that a batch of embeddings and its labels determine.
 
     A subclass writes ``compute``. Where ``normalise`` is true, ``forward`` scales the embeddings to unit length before
     ``compute`` sees them, whether or not the network has done so; the network that is evaluated should then end in
     the same normalisation, and in none where ``normalise`` is false.
-
-    The trainer calls ``start_epoch``, then ``batches``, then the loss for every batch, then ``end_epoch``. State is in
-    ``state_dict``: a loss that is loaded in the middle of an epoch gives the same batches again.
 
     >>> from nngk.losses import create_loss
     >>> loss = create_loss("softmax", dim=2, n_classes=3)
@@ -27,12 +81,8 @@ class RivalLoss(nn.Module, ABC):
     torch.Size([])
     """
 
-    name: str = ""
-    normalise: bool = True
-    needs_embeddings: bool = False
-    has_logits: bool = False
-    sampler: samplers.Sampler = staticmethod(samplers.random)
-    lr_factor: float = 1.0
+    normalise = True
+    lr_factor: float = 1.0  # of the loss's own parameters, in its paper
 
     def forward(self, embeddings: Tensor, labels: Tensor, indices: Tensor | None = None) -> Tensor:
         # Exponentials of half-precision distances overflow, so a caller's autocast ends here.
@@ -40,33 +90,16 @@ class RivalLoss(nn.Module, ABC):
             x = embeddings if embeddings.dtype == torch.float64 else embeddings.float()
             if x.ndim != 2 or labels.shape != x.shape[:1]:
                 raise InputError(
-                    f"The loss '{self.name}' expects embeddings (batch, dim) with a label each, got the shapes "
+                    f"The loss '{self.name}' expects embeddings (batch, dim) with one label each, got the shapes "
                     f"{tuple(embeddings.shape)} and {tuple(labels.shape)}."
                 )
-            return self.compute(functional.normalize(x) if self.normalise else x, labels)
+            loss = self.compute(functional.normalize(x) if self.normalise else x, labels)
+            # A miner may pass over pairs whose distance is NaN; embeddings that are not finite must not look harmless.
+            return loss + 0 * x.sum()
 
     @abstractmethod
     def compute(self, x: Tensor, labels: Tensor) -> Tensor:
-        """The loss of embeddings in full precision, scaled to unit length where ``normalise`` says so."""
-
-    def logits(self, embeddings: Tensor) -> Tensor:
-        """Class scores (batch, n_classes), where the loss trains a classifier (``has_logits``)."""
-        raise InputError(
-            f"The loss '{self.name}' has no classifier of its own: classify by nearest neighbours or by the kernel "
-            "classifier over its embeddings."
-        )
+        """Return the loss of embeddings in full precision, scaled to unit length where ``normalise`` says so."""
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        """Optimiser groups of the loss's own parameters, at the learning-rate factor of its paper."""
-        parameters = list(self.parameters())
-        return [{"params": parameters, "lr": lr * self.lr_factor}] if parameters else []
-
-    def batches(self, labels: Tensor, batch_size: int, seed: int, epoch: int) -> list[Tensor]:
-        """The epoch's batches of indices: the same for the same seed and epoch."""
-        return self.sampler(labels, batch_size, seed, epoch)
-
-    def start_epoch(self, epoch: int, embeddings: Tensor | None = None, labels: Tensor | None = None) -> None:
-        """Called before an epoch; with all training embeddings, in eval mode, where ``needs_embeddings``."""
-
-    def end_epoch(self) -> None:
-        """Called after an epoch's last batch."""
+        return super().parameter_groups(lr * self.lr_factor)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from nngk.errors import InputError
 
 if TYPE_CHECKING:
-    from nngk.losses.objective import RivalLoss
+    from nngk.losses.objective import BatchLoss, Objective
 
 
 @dataclass(frozen=True)
 class LossInfo:
-    """What a person choosing a loss wants to know.
+    """What somebody who chooses a loss wants to know.
 
     >>> LOSSES["n-pairs"].sampler
     'pairs'
@@ -24,7 +24,7 @@ class LossInfo:
     paper: str
     sampler: str  # 'random', 'per-class', 'pairs' or 'triplets'
     batch: str  # what a batch is made of by default
-    home: str  # module and class; empty for the trainer's own
+    home: str  # module and class
     extra: str | None = None  # the optional extra it needs
 
     @property
@@ -45,7 +45,7 @@ _ALL = (
         "Meyer, Harwood, Drummond: Deep metric learning and image classification with nearest neighbour Gaussian "
         "kernels, ICIP 2018",
         *RANDOM,
-        home="",
+        home="nngk.losses.gaussian:GaussianKernelLoss",
     ),
     LossInfo(
         "softmax",
@@ -80,7 +80,7 @@ _ALL = (
     ),
     LossInfo(
         "n-pairs",
-        "one pair a class, each against the others' positives",
+        "one pair per class, each against the others' positives",
         "Sohn: Improved deep metric learning with multi-class N-pair loss objective, NIPS 2016",
         *PAIRS,
         home="nngk.losses.library:NPairs",
@@ -110,7 +110,7 @@ _ALL = (
     ),
     LossInfo(
         "proxy-nca",
-        "neighbourhood components with one learned proxy a class",
+        "neighbourhood components with one learned proxy per class",
         "Movshovitz-Attias, Toshev, Leung, Ioffe, Singh: No fuss distance metric learning using proxies, ICCV 2017",
         *RANDOM,
         home="nngk.losses.library:ProxyNCA",
@@ -134,7 +134,7 @@ _ALL = (
     ),
     LossInfo(
         "soft-triple",
-        "softmax with several centres a class",
+        "softmax with several centres per class",
         "Qian, Shang, Sun, Hu, Li, Jin: SoftTriple loss: deep metric learning without triplet sampling, ICCV 2019",
         *RANDOM,
         home="nngk.losses.library:SoftTriple",
@@ -154,18 +154,29 @@ LOSSES: dict[str, LossInfo] = {info.name: info for info in _ALL}
 
 
 def require_loss(name: str) -> str:
-    """The name itself, or a sentence with the names there are."""
+    """Return the name itself; raise InputError with the names there are if it is none of them."""
     if name not in LOSSES:
         raise InputError(f"There is no loss '{name}'. Choose one of: {', '.join(LOSSES)}.")
     return name
 
 
+def loss_class(name: str) -> "type[Objective]":
+    """Return the class of a loss, which says what it asks of the network.
+
+    >>> loss_class("softmax").normalise
+    False
+    """
+    module, kind = LOSSES[require_loss(name)].home.split(":")
+    found: type[Objective] = getattr(import_module(module), kind)
+    return found
+
+
 def create_loss(
     name: str, *, dim: int, n_classes: int, n_examples: int | None = None, seed: int = 0, **options: Any
-) -> "RivalLoss":
-    """A rival's loss for embeddings of ``dim`` dimensions, its own parameters drawn from ``seed``.
+) -> "BatchLoss":
+    """Return a loss for embeddings of ``dim`` dimensions, its own parameters drawn from ``seed``.
 
-    ``options`` are the loss's own: margins, temperatures, images a class. ``n_examples``, where known, lets an
+    ``options`` are the loss's own: margins, temperatures, images per class. ``n_examples``, where known, lets an
     impossible request fail here rather than in the first epoch.
 
     >>> create_loss("softmax", dim=8, n_classes=3).logits
@@ -175,15 +186,14 @@ def create_loss(
     """
     import torch
 
-    if not LOSSES[require_loss(name)].home:
+    if require_loss(name) == "nngk":
         raise InputError(f"The loss '{name}' needs a bank of centres: build it with nngk.GaussianKernelLoss.")
     if dim < 1 or n_classes < 2 or (n_examples is not None and n_examples < 2):
         raise InputError(
             f"A loss needs at least one dimension, two classes and two examples; got dim={dim}, "
             f"n_classes={n_classes}, n_examples={n_examples}."
         )
-    module, kind = LOSSES[name].home.split(":")
-    build = getattr(import_module(module), kind)
+    build: Any = loss_class(name)
     known = _options(build)
     unknown = sorted(set(options) - known)
     if unknown:
@@ -194,12 +204,12 @@ def create_loss(
     takes = inspect.signature(build).parameters
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        loss: RivalLoss = build(**{k: v for k, v in sizes.items() if k in takes}, **options)
+        loss: BatchLoss = build(**{k: v for k, v in sizes.items() if k in takes}, **options)
     return loss
 
 
 def _options(build: Any) -> set[str]:
-    """The names of a loss's options, its parents' included where it hands them on."""
+    """Return the names of a loss's options, its parents' included where it hands them on."""
     names: set[str] = set()
     for kind in build.__mro__:
         if "__init__" not in vars(kind):

@@ -1,13 +1,13 @@
-"""Which negative a positive pair meets in FaceNet's semi-hard triplets."""
+"""FaceNet's semi-hard triplets: which negative a positive pair is set against."""
 
 import torch
 from torch import Tensor
 
 
 def semi_hard_triplets(distances: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """For every positive pair its nearest negative that is farther than the positive, or else the farthest negative.
+    """Return one triplet per positive pair: its nearest negative beyond the positive, or else the farthest negative.
 
-    Takes squared distances (n, n); returns anchors, positives and negatives, one triplet a positive pair.
+    Takes squared distances (n, n) and returns anchors, positives and negatives, one of each per positive pair.
 
     >>> x = torch.tensor([[0.0], [1.0], [2.0], [5.0]])
     >>> [int(t[0]) for t in semi_hard_triplets(torch.cdist(x, x), torch.tensor([0, 0, 1, 1]))]

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from nngk.data.sampling import classes_of, generator
 from nngk.errors import InputError
 from nngk.losses import samplers
 from nngk.losses.mining import Mined, mine, next_kappa
@@ -33,12 +34,11 @@ class SmartMining(TripletGlobal):
     Paper's settings: random triplets in the first two epochs (``warm_up``), then all triplets mined (``mined``; half
     suffices), target error 0.5 to 0.75 (``target``); SGD at 0.1 halved every three epochs, 64 dimensions.
 
-    >>> SmartMining().needs_embeddings
-    True
+    >>> float(SmartMining().kappa)
+    1.0
     """
 
     name = "smart-mining"
-    needs_embeddings = True
     history: Tensor  # (epochs, 2): training error, κ
     kappa: Tensor
     counts: Tensor  # violating triplets and all triplets of this epoch
@@ -76,18 +76,19 @@ class SmartMining(TripletGlobal):
         self.register_buffer("mined_epoch", torch.tensor(-1))
         self._lists: tuple[Tensor, Tensor] | None = None
 
-    def start_epoch(self, epoch: int, embeddings: Tensor | None = None, labels: Tensor | None = None) -> None:
+    def start_epoch(self, epoch: int, embed: Callable[[], Tensor] | None = None) -> None:
         """Find every example's neighbours; random epochs need none, nor does an epoch that a checkpoint brought."""
         self._lists = None
         if epoch < self.warm_up or epoch == int(self.mined_epoch):
             return
-        if embeddings is None:
+        if embed is None:
             raise InputError(
                 f"Smart mining needs the embeddings of all training images from epoch {self.warm_up + 1} on: "
-                "call start_epoch(epoch, embeddings, labels)."
+                "call start_epoch(epoch, embed) with a function that computes them."
             )
+        embeddings = embed().detach().float()
         engine = self.engine()
-        engine.add(functional.normalize(embeddings.detach().float()))
+        engine.add(functional.normalize(embeddings))
         distances, neighbours = engine.all_neighbours(min(self.neighbours, len(embeddings) - 1))
         self._lists = distances.cpu(), neighbours.cpu()
 
@@ -103,8 +104,8 @@ class SmartMining(TripletGlobal):
     def _mine(self, labels: Tensor, seed: int, epoch: int) -> list[Mined]:
         if self._lists is None or len(self._lists[0]) != len(labels):
             raise InputError("Smart mining has no neighbour lists of these examples: call start_epoch first.")
-        classes = samplers.classes_of(labels, "a triplet")
-        rng = samplers.generator(seed, epoch)
+        classes = classes_of(labels, "a triplet")
+        rng = generator(seed, epoch)
         anchors = samplers.triplet_anchors(len(labels), rng)
         distances, neighbours = (values[anchors].tolist() for values in self._lists)
         kappa = float(self.kappa)

@@ -3,10 +3,10 @@
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nngk.losses.objective import RivalLoss
+from nngk.losses.objective import BatchLoss
 
 
-class Softmax(RivalLoss):
+class Softmax(BatchLoss):
     """Softmax cross-entropy.
 
     Equation: ``L = mean_i [ logsumexp_c(w_c·x_i + b_c) - (w_y·x_i + b_y) ]``.
@@ -32,6 +32,9 @@ class Softmax(RivalLoss):
 
     def logits(self, embeddings: Tensor) -> Tensor:
         return functional.linear(embeddings, self.linear.weight.to(embeddings), self.linear.bias.to(embeddings))
+
+    def layer(self) -> dict[str, Tensor]:
+        return {"weight": self.linear.weight, "bias": self.linear.bias}
 
     def compute(self, x: Tensor, labels: Tensor) -> Tensor:
         return functional.cross_entropy(self.logits(x), labels)

@@ -1,24 +1,26 @@
 """Structured clustering by facility location (Song, Jegelka, Rathod and Murphy, CVPR 2017)."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from nngk.losses import samplers
-from nngk.losses.objective import RivalLoss
+from nngk.losses.objective import BatchLoss
 
-# A swap must gain more than rounding to be a gain.
+# A swap must gain more than rounding does.
 GAIN = 1e-6
 
 
-class Clustering(RivalLoss):
-    """The best wrong clustering of the batch must not beat the right one by more than its wrongness.
+class Clustering(BatchLoss):
+    """Structured clustering: no clustering of the batch may score better than the true one, by a margin of its error.
 
     Equation, for unit-length embeddings with Euclidean distances d and C classes in the batch:
 
         F(S)  = -Σ_i min_{j ∈ S} d(x_i, x_j)                     facility location with medoids S
         F̃(y)  = Σ_c max_{j ∈ c} -Σ_{i ∈ c} d(x_i, x_j)           the best medoid of every true class
-        Δ(S)  = 1 - NMI(clusters of S, y)
+        Δ(S)  = 1 - NMI(clusters of S, y)                        how wrong the clusters of S are
         L     = max(0, max_{|S| = C} [F(S) + γ Δ(S)] - F̃(y))
 
     Notes: the inner maximum is found by adding the best medoid C times (greedy) and then by swapping single medoids
@@ -26,7 +28,8 @@ class Clustering(RivalLoss):
     a step is scored at once. The gradient runs through the distances to the chosen medoids only; Δ is constant in the
     embeddings. A medoid always belongs to itself.
 
-    Paper's settings: distances not squared, batches of 128, 64 dimensions; γ starts at 1 and decays by 0.94 an epoch.
+    Paper's settings: distances not squared, batches of 128, 64 dimensions; γ starts at 1 and is multiplied by
+    0.94 after every epoch.
 
     >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
     >>> float(Clustering()(x, torch.tensor([0, 0, 1, 1])))
@@ -45,7 +48,7 @@ class Clustering(RivalLoss):
         self.starts = starts
         self.register_buffer("epoch", torch.zeros((), dtype=torch.long))
 
-    def start_epoch(self, epoch: int, embeddings: Tensor | None = None, labels: Tensor | None = None) -> None:
+    def start_epoch(self, epoch: int, embed: Callable[[], Tensor] | None = None) -> None:
         self.epoch.fill_(epoch)
 
     def compute(self, x: Tensor, labels: Tensor) -> Tensor:
@@ -55,15 +58,15 @@ class Clustering(RivalLoss):
             distances = torch.linalg.vector_norm(x[:, None] - x[None], dim=2)
             medoids = best_medoids(distances, y, gamma, self.rounds, self.starts)
             clusters = assign(distances, medoids)
-            wrongness = 1 - _nmi(_contingency(clusters, y).to(x.dtype))
+            error = 1 - _nmi(_contingency(clusters, y).to(x.dtype))
             right = class_medoids(distances, y)
         to_chosen = torch.linalg.vector_norm(x - x[medoids[clusters]], dim=1).sum()
         to_right = torch.linalg.vector_norm(x - x[right[y]], dim=1).sum()
-        return torch.relu(-to_chosen + gamma * wrongness + to_right)
+        return torch.relu(-to_chosen + gamma * error + to_right)
 
 
 def class_medoids(distances: Tensor, y: Tensor) -> Tensor:
-    """The member of every class with the least sum of distances to its class (C,)."""
+    """Return the member of every class with the least sum of distances to its class (C,)."""
     same = y[:, None] == y[None]
     within = (distances * same).sum(0)
     own = functional.one_hot(y).bool()  # (n, C)
@@ -71,9 +74,9 @@ def class_medoids(distances: Tensor, y: Tensor) -> Tensor:
 
 
 def best_medoids(distances: Tensor, y: Tensor, gamma: float, rounds: int, starts: int = 4) -> Tensor:
-    """As many medoids as classes that maximise ``F + γ Δ``: greedy additions, then ``rounds`` of swaps.
+    """Return one medoid per class that together maximise ``F + γ Δ``: added greedily, then swapped for some ``rounds``.
 
-    Both run from each of the ``starts`` best first medoids, side by side; the first of them is greedy's own.
+    Both are done from each of the ``starts`` best first medoids, side by side; the best of them is the greedy choice.
     """
     gaps = distances.clone().fill_diagonal_(-1)  # below every distance: a medoid belongs to itself
     classes = int(y.max()) + 1
@@ -98,7 +101,7 @@ def best_medoids(distances: Tensor, y: Tensor, gamma: float, rounds: int, starts
 
 
 def scores_with(gaps: Tensor, y: Tensor, classes: int, medoids: Tensor, gamma: float) -> Tensor:
-    """``F + γ Δ`` of each row of ``medoids`` (r, k) with each point added in turn (r, n); -∞ for those in it."""
+    """Return ``F + γ Δ`` of each row of ``medoids`` (r, k) with each point added in turn (r, n); -∞ for its members."""
     n, (r, k) = len(gaps), medoids.shape
     near, slot = gaps.new_full((r, n), torch.inf), torch.zeros(r, n, dtype=torch.long, device=y.device)
     if k:
@@ -114,7 +117,7 @@ def scores_with(gaps: Tensor, y: Tensor, classes: int, medoids: Tensor, gamma: f
 
 
 def assign(distances: Tensor, medoids: Tensor) -> Tensor:
-    """The position in ``medoids`` of every point's nearest one (n,)."""
+    """Return the position in ``medoids`` of every point's nearest one (n,)."""
     return distances.clone().fill_diagonal_(-1)[:, medoids].argmin(1)
 
 
@@ -125,7 +128,7 @@ def _contingency(clusters: Tensor, y: Tensor) -> Tensor:
 
 
 def _nmi(table: Tensor) -> Tensor:
-    """NMI with the arithmetic normaliser of contingency tables (…, clusters, classes); 1 where neither divides."""
+    """Return the NMI of contingency tables (…, clusters, classes), arithmetic mean; 1 where neither side is divided."""
     p = table / table.sum((-2, -1), keepdim=True)
     entropy = _entropy(p.sum(-1)) + _entropy(p.sum(-2))
     shared = entropy - _entropy(p.flatten(-2))

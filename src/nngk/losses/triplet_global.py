@@ -5,11 +5,11 @@ from torch import Tensor
 
 from nngk.errors import InputError
 from nngk.losses import samplers
-from nngk.losses.objective import RivalLoss
+from nngk.losses.objective import BatchLoss
 
 
 def triplet_ratio(anchors: Tensor, positives: Tensor, negatives: Tensor, margin: float) -> Tensor:
-    """``max(0, 1 - |a - n| / (|a - p| + margin))`` of every triplet: zero once the negative is ``margin`` farther."""
+    """Return ``max(0, 1 - |a - n| / (|a - p| + margin))`` per triplet: 0 once the negative is ``margin`` farther."""
     to_positive = torch.linalg.vector_norm(anchors - positives, dim=1)
     to_negative = torch.linalg.vector_norm(anchors - negatives, dim=1)
     return torch.relu(1 - to_negative / (to_positive + margin))
@@ -18,14 +18,14 @@ def triplet_ratio(anchors: Tensor, positives: Tensor, negatives: Tensor, margin:
 def global_loss(
     anchors: Tensor, positives: Tensor, negatives: Tensor, global_margin: float, mean_weight: float
 ) -> Tensor:
-    """``var(d⁺) + var(d⁻) + λ max(0, mean d⁺ - mean d⁻ + t)`` with squared distances over four."""
+    """Return ``var(d⁺) + var(d⁻) + λ max(0, mean d⁺ - mean d⁻ + t)`` with squared distances over four."""
     matching = (anchors - positives).square().sum(1) / 4
     other = (anchors - negatives).square().sum(1) / 4
     hinge = torch.relu(matching.mean() - other.mean() + global_margin)
     return matching.var(correction=0) + other.var(correction=0) + mean_weight * hinge
 
 
-class TripletGlobal(RivalLoss):
+class TripletGlobal(BatchLoss):
     """Triplet loss plus a loss on the distributions of matching and other distances over the batch.
 
     Equation, for unit-length embeddings and triplets i of the batch:
@@ -70,11 +70,11 @@ class TripletGlobal(RivalLoss):
         return self.triplet_weight * ratios.mean() + global_loss(*triplet, self.global_margin, self.mean_weight)
 
     def observe(self, ratios: Tensor) -> None:
-        """Called with every batch's triplet terms (t,); smart mining counts those above zero."""
+        """Take in a batch's triplet terms (t,); smart mining counts those above zero."""
 
 
 def as_triplets(x: Tensor, labels: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Anchors, positives and negatives of a batch that lists them one after the other."""
+    """Return anchors, positives and negatives of a batch that lists them one after the other."""
     if not len(x) or len(x) % 3:
         raise InputError(f"The loss '{name}' needs batches of anchor, positive, negative, …; got {len(x)} rows.")
     a, p, n = labels.view(-1, 3).T

@@ -13,7 +13,7 @@ from nngk.data.packs.keys import picture_keys
 from nngk.data.resident import Resident, kept
 from nngk.errors import InputError
 from nngk.files import read_tensors, write_tensors
-from nngk.networks import EmbeddingNetwork, InputSpec, create_network
+from nngk.networks import EmbeddingNetwork, InputSpec
 from nngk.networks.embed import Rows, embed, untransformed
 from nngk.progress import task, watch
 from nngk.training.settings import Settings
@@ -22,8 +22,8 @@ Transform = Callable[[Tensor, torch.Generator | None], Tensor]
 
 
 @dataclass
-class Part:
-    """One part of the data as the loop sees it."""
+class Examples:
+    """Images, or features of them, with their labels."""
 
     source: BatchSource
     labels: Tensor
@@ -33,60 +33,26 @@ class Part:
 
 
 @dataclass
-class Parts:
-    """The three parts, and how their batches are transformed."""
+class Feed:
+    """What is read of the three tables of a split, and how their batches are transformed."""
 
-    train: Part
-    val: Part
-    test: Part
+    train: Examples
+    val: Examples
+    test: Examples
     augment: Transform  # for training steps
     plain: Transform  # without randomness, for the bank and for scores
+    device: torch.device
+    amp: bool = False
+
+    def embed(self, network: nn.Module, examples: Examples) -> Tensor:
+        """Return the embeddings of some examples, in evaluation mode and without augmentation."""
+        return embed(network, examples.source, self.plain, device=self.device, amp=self.amp)
 
 
-def network_of(settings: Settings) -> EmbeddingNetwork:
-    """The network that the settings describe, with its weights and its input."""
-    s = settings
-    network = create_network(
-        s.network,
-        dim=s.wide or s.dim or None,
-        weights=s.weights,
-        pool=s.pool,
-        layers=s.layers,
-        dropout=s.dropout,
-        layer_norm=s.layer_norm,
-        normalise=s.normalise,
-    )
-    own = network.input.size
-    network.input = input_spec(network, s)
-    for size in {network.input.size, s.train_crop_size or own} - {own}:
-        _require_readable(network, size)
-    return network
-
-
-def _require_readable(network: EmbeddingNetwork, size: int) -> None:
-    """Pictures may be too small to leave anything of them after all poolings."""
-    training = network.training
-    try:
-        with torch.no_grad():
-            network.eval()(torch.zeros(1, 3, size, size))
-    except RuntimeError:
-        name = network.config["name"]
-        raise InputError(f"{name} cannot read pictures of {size} pixels a side: set --crop-size higher.") from None
-    finally:
-        network.train(training)
-
-
-def input_spec(network: EmbeddingNetwork, settings: Settings) -> InputSpec:
-    """The weights' own input, with the sizes that the settings ask for."""
-    spec = network.input
-    size = settings.crop_size or spec.size
-    # Where only the crop is given, the margin around it keeps its proportion.
-    resize = settings.resize or (spec.resize if size == spec.size else round(size * spec.resize / spec.size))
-    return replace(spec, size=size, resize=resize)
-
-
-def image_parts(split: Split, spec: InputSpec, settings: Settings, folder: Path) -> Parts:
-    """Decoded images, cached on disk beside the run unless told otherwise."""
+def image_feed(
+    split: Split, spec: InputSpec, settings: Settings, folder: Path, device: torch.device, amp: bool = False
+) -> Feed:
+    """Return decoded images, cached on disk beside the run unless told otherwise."""
     cache = None if settings.cache == "off" else Path(settings.cache or folder / "images")
     augment = Augmentation(
         size=settings.train_crop_size or spec.size,
@@ -97,54 +63,57 @@ def image_parts(split: Split, spec: InputSpec, settings: Settings, folder: Path)
         std=spec.std,
     )
     plain = centre_crop(spec.size, spec.mean, spec.std)
-    train, val, test = (_image_part(table, spec.resize, cache, settings.threads) for table in split)
-    return Parts(train, val, test, augment, plain)
+    train, val, test = (_decoded(table, spec.resize, cache, settings.threads) for table in split)
+    return Feed(train, val, test, augment, plain, device, amp)
 
 
-def resident_parts(parts: Parts, size: int, device: torch.device, settings: Settings) -> Parts:
-    """The same parts with their decoded images in the memory of the GPU, as far as the limit allows; training first."""
+def resident_feed(feed: Feed, size: int, settings: Settings) -> Feed:
+    """Return the feed with its decoded images in the memory of its GPU, as far as the limit allows; training first."""
     left = settings.resident_gib * 2**30
     placed = []
-    for part in (parts.train, parts.val, parts.test):
-        with task("images to the GPU", len(part)) as advance:
-            source = kept(part.source, size, device, left, threads=settings.threads, advance=advance)
+    for examples in (feed.train, feed.val, feed.test):
+        with task("images to the GPU", len(examples)) as advance:
+            source = kept(examples.source, size, feed.device, left, threads=settings.threads, advance=advance)
         if isinstance(source, Resident):
             left -= source.pixels.numel()
-        placed.append(Part(source, part.labels))
+        placed.append(Examples(source, examples.labels))
     train, val, test = placed
-    return Parts(train, val, test, parts.augment, parts.plain)
+    return replace(feed, train=train, val=val, test=test)
 
 
-def feature_parts(parts: Parts, network: EmbeddingNetwork, device: torch.device, amp: bool, folder: Path) -> Parts:
-    """Pooled features of a frozen network, computed once and kept in ``folder``, where other runs find them too."""
-    pooled = nn.Sequential(network.backbone, network.head.pool).to(device)
+def feature_feed(feed: Feed, network: EmbeddingNetwork, folder: Path) -> Feed:
+    """Return the features that a frozen network pools, computed once and kept in ``folder`` for other runs too."""
+    pooled = nn.Sequential(network.backbone, network.head.pool).to(feed.device)
     how = "|".join(str(network.config[key]) for key in ("name", "pool", "layers"))
-    weights = hashlib.sha256(f"{how}|{parts.plain}|{amp}".encode())
+    weights = hashlib.sha256(f"{how}|{feed.plain}|{feed.amp}".encode())
     for tensor in pooled.state_dict().values():
         weights.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     made = []
-    for name, part in (("train", parts.train), ("val", parts.val), ("test", parts.test)):
-        path = folder / f"features-{_origin(part, weights)}.safetensors"
+    for name, examples in (("training", feed.train), ("validation", feed.val), ("test", feed.test)):
+        path = folder / f"features-{_origin(examples, weights)}.safetensors"
         rows = _kept(path)
         if rows is None:
-            with task(f"features of the {name} images", len(part)) as advance:
-                rows = embed(pooled, part.source, parts.plain, device=device, amp=amp, advance=advance).cpu()
+            with task(f"features of the {name} images", len(examples)) as advance:
+                rows = embed(
+                    pooled, examples.source, feed.plain, device=feed.device, amp=feed.amp, advance=advance
+                ).cpu()
             write_tensors(path, {"features": rows})
-        made.append(Part(Rows(rows.to(device)), part.labels))
+        made.append(Examples(Rows(rows.to(feed.device)), examples.labels))
     train, val, test = made
-    return Parts(train, val, test, untransformed, untransformed)
+    return Feed(train, val, test, untransformed, untransformed, feed.device)
 
 
-def _origin(part: Part, weights: "hashlib._Hash") -> str:
-    """What a part's features depend on, as a hash: weights, files, and how they are cropped."""
+def _origin(examples: Examples, weights: "hashlib._Hash") -> str:
+    """Return a hash of what the features of some examples depend on: weights, files, and how they are cropped."""
     digest = weights.copy()
-    if isinstance(part.source, Images) and len(part):
-        digest.update("|".join([str(part.source.size), *picture_keys(part.source.table)]).encode())
+    source = examples.source
+    if isinstance(source, Images) and len(examples):
+        digest.update("|".join([str(source.size), *picture_keys(source.table)]).encode())
     return digest.hexdigest()[:16]
 
 
 def _kept(path: Path) -> Tensor | None:
-    """The features in a file; none where it is missing or damaged, since they can be computed again."""
+    """Return the features in a file; None where it is missing or damaged, since they can be computed again."""
     try:
         return read_tensors(path).get("features") if path.exists() else None
     except InputError:
@@ -175,7 +144,7 @@ class Projection(nn.Module):
         return self.head.project(pooled)
 
 
-def _image_part(table: ImageTable, size: int, cache: Path | None, threads: int) -> Part:
+def _decoded(table: ImageTable, size: int, cache: Path | None, threads: int) -> Examples:
     with watch("decoding images") as seen:
         images = Images(table, size, cache, threads, progress=seen)
-    return Part(images, torch.as_tensor(table.labels))
+    return Examples(images, torch.as_tensor(table.labels))

@@ -5,28 +5,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nngk.kernel.formulas import log_density, log_kernels, squared_distances
-from nngk.kernel.sigma import best_sigma, leave_one_out_sigma
-from nngk.losses.objective import RivalLoss
-from nngk.losses.softmax import Softmax
-from nngk.metrics import evaluate
+from nngk.errors import InputError
+from nngk.kernel.formulas import squared_distances
+from nngk.kernel.predict import answer
+from nngk.metrics import classification_scores, evaluate, has_pairs
 from nngk.model.model import Model
+from nngk.networks.embedding_layer.reduction import reduce_embedding
 from nngk.search import Exact
+from nngk.training.build import choose_search, new_bank, new_engine
+from nngk.training.feed import Features
 from nngk.training.run import Run
-from nngk.training.validation import (
-    classification_scores,
-    has_pairs,
-    kernel_log_probabilities,
-    leave_one_out_neighbours,
-)
+from nngk.training.validation import classifier_sigma
 
 
 def finish(run: Run, seconds: float) -> Model:
     """Renew the bank with the final weights, tune σ for classification, and put the model together."""
-    run.narrow()
-    run.bank.renew(run.embed(run.parts.train), run.refresher.engine, step=run.at.step)
-    sigma = classifier_sigma(run)
+    narrow(run)
     bank, table = run.bank, run.split.train
+    bank.renew(run.embed(run.feed.train), run.refresher.engine, step=run.at.step)
+    sigma = final_sigma(run)
     info: dict[str, Any] = {
         "data": table.name,
         "task": run.settings.task,
@@ -46,69 +43,65 @@ def finish(run: Run, seconds: float) -> Model:
         sources=[str(path) for path in table.paths],
         familiar=familiar_densities(run, sigma),
         n_neighbours=run.settings.n_neighbours or None,  # not the bank's, which has no more than it has centres
-        softmax=softmax_layer(run),
+        softmax=run.objective.layer() if run.settings.task == "classify" else None,
         info=info,
         device=run.device,
     )
-    if len(run.parts.test):
+    if len(run.feed.test):
         model.info["test"] = test_scores(run, model)
     return model
 
 
-def classifier_sigma(run: Run) -> float:
-    """σ for answers: the one that minimises validation loss; without validation data, leave-one-out loss."""
-    unseen = run.settings.task == "metric"
-    if not len(run.parts.val) or (unseen and not has_pairs(run.parts.val.labels)):
-        return leave_one_out_sigma(run.bank)
-    x = run.embed(run.parts.val)
-    labels = run.parts.val.labels.to(x.device)
-    if unseen:  # each image is answered by the other images of the part
-        squared, same = leave_one_out_neighbours(x, labels, run.bank.considered)
-        return best_sigma(squared, same) if same.any() else leave_one_out_sigma(run.bank)
-    return kernel_log_probabilities(run, run.bank.centres, x, labels)[0]
+def narrow(run: Run) -> None:
+    """Reduce a network that was trained wide to the size that was asked for; its bank waits for new centres."""
+    s = run.settings
+    if not (s.wide and s.dim and s.wide > s.dim):
+        return
+    features = run.embed(run.feed.train, Features(run.network, run.frozen))
+    reduce_embedding(run.network, features, s.dim, s.whiten)
+    bank = new_bank(s, run.feed.train.labels, run.network.dim, run.device)
+    with torch.no_grad():
+        bank.theta.copy_(run.bank.theta)
+    run.bank = bank
+    run.refresher.engine = new_engine(choose_search(s, bank), s, bank)
+
+
+def final_sigma(run: Run) -> float:
+    """Return the σ of the model's answers; training's own where the images tell nothing about it."""
+    try:
+        return classifier_sigma(run.bank, run.settings.task, run.embed(run.feed.val), run.feed.val.labels)
+    except InputError:  # no list holds a centre of its own class: no reason to lose what was trained
+        return run.objective.sigma
 
 
 def familiar_densities(run: Run, sigma: float, limit: int = 10_000) -> Tensor:
-    """Log densities at images of the known classes: what 'familiar' looks like.
+    """Return log densities at images of the known classes: what 'familiar' looks like.
 
     At validation images where these are of the trained classes: the trained ones lie closer together than any new image
     will. Else at the training images, each without its own kernel.
     """
-    centres, theta, k = run.bank.centres, run.bank.theta.detach(), run.bank.considered
-    new = run.settings.task == "classify" and len(run.parts.val) > 0
-    x = run.embed(run.parts.val) if new else centres
+    centres, k = run.bank.centres, run.bank.considered
+    new = run.settings.task == "classify" and len(run.feed.val) > 0
+    x = run.embed(run.feed.val) if new else centres
     # Evenly over all of them: they lie class by class.
     chosen = torch.linspace(0, len(x) - 1, min(limit, len(x)), dtype=torch.float64).round().long().to(x.device)
     if new:
         squared, found = Exact(centres).search(x[chosen], min(k, len(centres)))
-        return log_density(log_kernels(squared, sigma, theta[found]))
-    found = Exact(centres).search(centres[chosen], min(k + 1, len(centres)))[1]
-    others = found.masked_fill(found == chosen[:, None], -1)
-    squared = squared_distances(centres[chosen], centres, others)
-    return log_density(log_kernels(squared, sigma, theta[others.clamp(min=0)]))
-
-
-def softmax_layer(run: Run) -> dict[str, Tensor] | None:
-    """The trained classifier of a softmax run, as plain tensors."""
-    objective = run.objective
-    if run.settings.task != "classify" or not isinstance(objective, RivalLoss) or not objective.has_logits:
-        return None
-    if isinstance(objective, Softmax):
-        return {"weight": objective.linear.weight, "bias": objective.linear.bias}
-    # Normalised softmax: cosines with the columns of W, over a temperature.
-    criterion: Any = objective.criterion
-    weight = torch.nn.functional.normalize(criterion.W, dim=0).T
-    scale = torch.tensor(1 / criterion.temperature)
-    return {"weight": weight, "bias": weight.new_zeros(len(weight)), "scale": scale}
+    else:
+        found = Exact(centres).search(centres[chosen], min(k + 1, len(centres)))[1]
+        found = found.masked_fill(found == chosen[:, None], -1)
+        squared = squared_distances(centres[chosen], centres, found)
+    classes = len(run.split.train.class_names)
+    return answer(squared, found, run.bank.labels, run.bank.theta.detach(), sigma, classes).log_density
 
 
 def test_scores(run: Run, model: Model) -> dict[str, float]:
-    """The test part, looked at once: retrieval for both tasks, and accuracy where its classes were trained.
+    """Score the test images, once: retrieval for both tasks, and accuracy where their classes were trained.
 
     Few images may leave one of each class: there is nothing to retrieve then, but the model is as good.
     """
-    x = run.embed(run.parts.test)
-    labels = run.parts.test.labels.to(x.device)
+    x = run.embed(run.feed.test)
+    labels = run.feed.test.labels.to(x.device)
     scores = evaluate(x, labels, seed=run.settings.seed) if has_pairs(labels) else {}
     if run.settings.task == "classify":
         scores = classification_scores(model.probabilities(x).to(x.device), labels) | scores

@@ -98,7 +98,7 @@ class _Capture:
 
 
 def own_gradients(found: Sequence[Tensor | None], parameters: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
-    """Each parameter's gradient in memory of its own, as ``backward`` would leave it.
+    """Return each parameter's gradient in memory of its own, as ``backward`` would leave it.
 
     Parameters that are only added to each other have one and the same: clipping it in place would clip it twice.
     """
@@ -114,7 +114,7 @@ def own_gradients(found: Sequence[Tensor | None], parameters: Sequence[Tensor]) 
 
 
 def laid_out(gradient: Tensor, parameter: Tensor) -> Tensor:
-    """The gradient in its parameter's layout, which fused optimisers ask for and a backward pass may have changed.
+    """Return the gradient in its parameter's layout, which fused optimisers ask for and backward may have changed.
 
     >>> laid_out(torch.zeros(2, 3), torch.zeros(3, 2).T).stride()
     (1, 2)

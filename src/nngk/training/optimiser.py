@@ -13,7 +13,7 @@ from nngk.training.settings import Settings
 def create_optimiser(
     backbone: list[nn.Parameter], embedding: list[nn.Parameter], extra: list[dict[str, Any]], settings: Settings
 ) -> torch.optim.Optimizer:
-    """Groups: the backbone, the embedding layer at its own rate, and ``extra`` (centre weights, σ, proxies)."""
+    """Return an optimiser of the backbone, the embedding layer at its own rate, and ``extra``, what the loss learns."""
     groups: list[dict[str, Any]] = []
     for parameters, lr in ((backbone, settings.lr), (embedding, settings.lr * settings.embedding_lr_factor)):
         learned = [p for p in parameters if p.requires_grad]
@@ -39,7 +39,7 @@ def create_optimiser(
 
 
 def rate(step: int, total: int, settings: Settings) -> float:
-    """The share of the base learning rate at a step: a linear rise, then half a cosine or level.
+    """Return the share of the base learning rate at a step: a linear rise, then half a cosine or level.
 
     >>> [round(rate(s, 100, Settings(warmup=0.1)), 2) for s in (0, 9, 55, 99)]
     [0.1, 1.0, 0.5, 0.0]

@@ -4,48 +4,36 @@ import contextlib
 import csv
 import io
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from nngk.files import write_atomically
 from nngk.progress import say
-
-if TYPE_CHECKING:
-    from nngk.training.run import Run
+from nngk.training.run import Run
 
 Item = TypeVar("Item")
-Stage = Callable[[str], AbstractContextManager[Any]]
 STAGES = ("data", "refresh", "forward", "loss", "backward", "optimiser")
 WARM = 5  # steps before the first that is measured: caches fill, kernels are compiled and chosen
 MEASURED = 10
 
 
-def unwatched(stage: str) -> AbstractContextManager[Any]:
-    """The stages of a run that nobody profiles."""
-    return _NOTHING
-
-
-_NOTHING: AbstractContextManager[Any] = contextlib.nullcontext()
-
-
-def watch(run: "Run") -> "StepProfile":
-    """A profile of steps early in a long run, or in the middle of a short one."""
+def start_profile(run: Run) -> "StepProfile":
+    """Profile steps early in a long run, or in the middle of a short one."""
     ahead = run.total_steps - run.at.step
     warm = max(1, min(WARM, ahead // 3))
-    watcher = StepProfile(run.folder / "profile", run.device, warm, max(1, min(MEASURED, ahead - warm)))
-    run.stage = watcher.stage
-    return watcher
+    profile = StepProfile(run.folder / "profile", run.device, warm, max(1, min(MEASURED, ahead - warm)))
+    run.stage = profile.stage
+    return profile
 
 
-def report(watcher: "StepProfile", run: "Run") -> None:
+def finish_profile(profile: "StepProfile", run: Run) -> None:
     """Write the profile of a run that is over, and say where it is."""
     last = run.refresher.history[-1] if run.refresher.history else None
-    path = watcher.finish(0.0 if last is None else last.seconds, run.refresher.every, run.settings.background)
+    path = profile.finish(0.0 if last is None else last.seconds, run.refresher.every, run.settings.background)
     say(f"Where a step's time went: {path}" if path else "The run had too few steps to profile one.")
 
 
@@ -60,7 +48,7 @@ class _Span:
 
 @dataclass
 class StepProfile:
-    """Watches some steps after a warm-up; ``stage`` wraps what belongs together in a step, ``step`` ends one.
+    """Times some steps after a warm-up; ``stage`` wraps what belongs together in a step, ``step`` ends one.
 
     On a GPU the host only queues work, so its time says what launching costs; the device's says what the work costs.
     """
@@ -87,8 +75,8 @@ class StepProfile:
         self._finish(span)
         self.spans.setdefault(name, []).append(span)
 
-    def watched(self, items: Iterator[Item]) -> Iterator[Item]:
-        """The same items; the time until each comes is the stage 'data'."""
+    def loading(self, items: Iterator[Item]) -> Iterator[Item]:
+        """Yield the same items; the time until each comes is the stage 'data'."""
         while True:
             with self.stage("data"):
                 item = next(items, None)
@@ -97,7 +85,7 @@ class StepProfile:
             yield item
 
     def step(self) -> None:
-        """A step is over."""
+        """Take in that a step is over."""
         self.seen += 1
         if self._profiler is not None and self.seen >= self.warm + self.steps:
             self._stop()
@@ -113,7 +101,7 @@ class StepProfile:
             self._stop()
         if not self.rows:
             return None
-        # The steps watched seldom have a refresh among them.
+        # The steps that are timed seldom have a refresh among them.
         each = 1e3 * refresh_seconds / every
         rows = [row for row in self.rows if row["stage"] != "refresh"]
         how = "beside" if background else "spread over"
@@ -182,7 +170,7 @@ def _host(spans: list[_Span]) -> float:
 
 
 def _device(spans: list[_Span]) -> float:
-    """Milliseconds between the marks on a GPU; on the CPU, which is host and device, the host's."""
+    """Return the milliseconds between the marks on a GPU; on the CPU, which is host and device, the host's."""
     if any(span.marks is None for span in spans):
         return _host(spans)
     return sum(span.marks[0].elapsed_time(span.marks[1]) for span in spans if span.marks is not None)

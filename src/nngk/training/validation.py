@@ -3,59 +3,81 @@
 import torch
 from torch import Tensor
 
-from nngk.kernel.formulas import class_log_probabilities, log_kernels
+from nngk.bank.centres import CentreBank
+from nngk.bank.leave_one_out import leave_one_out_sigma
+from nngk.kernel.predict import answer
 from nngk.kernel.sigma import best_sigma
-from nngk.losses.objective import RivalLoss
-from nngk.metrics import classification_scores as classification_scores
-from nngk.metrics import evaluate, top_k_accuracy
-from nngk.metrics import has_pairs as has_pairs
+from nngk.metrics import evaluate, has_pairs, top_k_accuracy
 from nngk.search import Exact
 from nngk.training.run import Run
 
 
 def validate(run: Run) -> tuple[dict[str, float], list[float]]:
-    """Scores of the validation part, and the numbers by which epochs are compared (none without such a part)."""
-    if not len(run.parts.val) or (run.settings.task == "metric" and not has_pairs(run.parts.val.labels)):
+    """Return scores on the validation images and the numbers by which epochs are compared; none without such images."""
+    val, task = run.feed.val, run.settings.task
+    if not comparable(val.labels, task):
         return {}, []
-    x = run.embed(run.parts.val)
-    labels = run.parts.val.labels.to(x.device)
-    if run.settings.task == "metric":
+    x = run.embed(val)
+    labels = val.labels.to(x.device)
+    if task == "metric":
         scores = evaluate(x, labels, ks=(1,), nmi_seeds=0)
         return {"val_recall@1": scores["recall@1"], "val_map@r": scores["map@r"]}, [scores["map@r"]]
-    if isinstance(run.objective, RivalLoss) and run.objective.has_logits:
+    if run.objective.has_logits:
         logs = run.objective.logits(x).log_softmax(1).detach()
     else:
-        _, logs = kernel_log_probabilities(run, fresh_centres(run), x, labels)
-    loss = float(-logs.gather(1, labels[:, None]).clamp(min=-50).mean())
+        logs = kernel_log_probabilities(run, x, labels)
+    # Rounded: where epochs are equally good, the first is kept, on every processor.
+    loss = max(0.0, round(float(-logs.gather(1, labels[:, None]).clamp(min=-50).mean()), 6))
     accuracy = top_k_accuracy(logs.exp(), labels, 1)
     return {"val_accuracy": accuracy, "val_loss": loss}, [accuracy, -loss]
 
 
-def fresh_centres(run: Run) -> Tensor:
-    """The training embeddings of this moment: the bank's, if no step was taken since it was renewed."""
-    if run.bank.refreshed_at == run.at.step:
-        return run.bank.centres
-    return run.embed(run.parts.train)
+def comparable(labels: Tensor, task: str) -> bool:
+    """Return whether anything can be scored: for retrieval some class must have two images."""
+    return bool(len(labels)) and (task == "classify" or has_pairs(labels))
 
 
-def kernel_log_probabilities(run: Run, centres: Tensor, x: Tensor, labels: Tensor) -> tuple[float, Tensor]:
-    """The kernel classifier's answers for validation embeddings, at the σ that minimises their loss."""
+def kernel_log_probabilities(run: Run, x: Tensor, labels: Tensor) -> Tensor:
+    """Return what the kernels over the training embeddings of this moment say, at the σ that suits ``labels`` best."""
     bank = run.bank
+    # The bank's, if no step was taken since it was renewed.
+    centres = bank.centres if bank.refreshed_at == run.at.step else run.embed(run.feed.train)
     squared, neighbours = Exact(centres).search(x, bank.considered)
-    theta = bank.theta.detach()[neighbours]
+    sigma = _sigma(bank, squared, neighbours, labels)
+    sigma = run_sigma(run) if sigma is None else sigma
+    classes = len(run.split.train.class_names)
+    return answer(squared, neighbours, bank.labels, bank.theta.detach(), sigma, classes).log_probabilities
+
+
+def classifier_sigma(bank: CentreBank, task: str, x: Tensor, labels: Tensor) -> float:
+    """Return σ for answers: the one that minimises the loss of validation embeddings (n, dim) with labels (n,).
+
+    For the task 'metric' the other validation images answer, since the classes are not those of the bank. Where they
+    tell nothing, the leave-one-out loss of the bank decides.
+    """
+    if not comparable(labels, task):
+        return leave_one_out_sigma(bank)
+    labels = labels.to(x.device)
+    if task == "metric":
+        squared, same = leave_one_out_neighbours(x, labels, bank.considered)
+        sigma = best_sigma(squared, same) if same.any() else None
+    else:
+        sigma = _sigma(bank, *Exact(bank.centres).search(x, bank.considered), labels)
+    return leave_one_out_sigma(bank) if sigma is None else sigma
+
+
+def _sigma(bank: CentreBank, squared: Tensor, neighbours: Tensor, labels: Tensor) -> float | None:
+    """Return the best σ for examples with these neighbours in the bank; None where none is of its example's class."""
     same = bank.labels[neighbours] == labels[:, None]
-    sigma = best_sigma(squared, same, theta) if same.any() else run_sigma(run)
-    values = log_kernels(squared, sigma, theta)
-    return sigma, class_log_probabilities(values, bank.labels[neighbours], len(run.split.train.class_names))
+    return best_sigma(squared, same, bank.theta.detach()[neighbours]) if same.any() else None
 
 
 def run_sigma(run: Run) -> float:
-    """The σ that training uses, where its loss has one."""
-    sigma = getattr(run.objective, "sigma", 1.0)
-    return float(sigma)
+    """Return the σ that training uses, where its loss has one."""
+    return run.objective.sigma
 
 
 def leave_one_out_neighbours(x: Tensor, labels: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Squared distances and same-class marks of each embedding's neighbours among the others."""
+    """Return squared distances and same-class marks of each embedding's neighbours among the others."""
     squared, neighbours = Exact(x).all_neighbours(min(k, len(x) - 1))
     return squared, (labels[neighbours] == labels[:, None]) & torch.isfinite(squared)

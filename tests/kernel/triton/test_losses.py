@@ -142,6 +142,44 @@ def test_nan_gradient_is_not_hidden():
 
 
 @interpreted
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("row", ["learns", "has no same-class neighbour", "has no neighbour"])
+@pytest.mark.parametrize("centres_are", ["anywhere", "positive"])
+def test_embeddings_that_are_not_finite_have_no_good_answer(bad, row, centres_are):
+    """A loss and gradients of NaN for the row, and what they would have been for the others."""
+    x, centres, theta, sigma, neighbours, labels, centre_labels, own = problem(batch=3)
+    centres = centres.abs() if centres_are == "positive" else centres
+    labels[1] = centre_labels[neighbours[1].clamp(min=0)][1] if row == "learns" else 99
+    if row == "has no neighbour":
+        neighbours[1] = -1
+    ids = (labels, centre_labels, own)
+    good = leaves(x, centres, theta, sigma)
+    fused_neighbour_loss(*good, neighbours, *ids)[0].sum().backward()
+    x[1, 2] = bad
+    given = leaves(x, centres, theta, sigma)
+    loss, _ = fused_neighbour_loss(*given, neighbours, *ids)
+    loss.sum().backward()
+    assert loss.isnan().tolist() == [False, True, False]
+    assert given[0].grad.isnan().any(1).tolist() == [False, True, False] and given[3].grad.isnan()
+    assert torch.equal(given[0].grad[[0, 2]], good[0].grad[[0, 2]])
+    if row != "has no neighbour":
+        assert given[2].grad.isnan().any()
+    given = leaves(x, centres, theta, sigma)
+    loss = fused_all_centres_loss(*given, *ids)
+    loss.sum().backward()
+    assert loss.isnan().tolist() == [False, True, False]
+    assert given[0].grad.isnan().any(1).tolist() == [False, True, False] and given[2].grad.isnan().any()
+
+
+@interpreted
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_a_reference_that_is_not_finite_spoils_all_that_meet_it(bad):
+    x, centres, theta, sigma, _, *ids = problem()
+    centres[3, 1] = bad
+    assert fused_all_centres_loss(x, centres, theta, sigma, *ids).isnan().all()
+
+
+@interpreted
 def test_a_long_list_in_two_programs_gives_the_same():
     from nngk.kernel.triton import lists_forward as lists
 

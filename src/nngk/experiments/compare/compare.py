@@ -18,16 +18,17 @@ import torch
 
 from nngk import __version__
 from nngk.data import ImageTable, read_images, split
+from nngk.device import pick_device
 from nngk.errors import InputError
 from nngk.experiments.compare.verdict import write_report
 from nngk.files import read_json, write_json
 from nngk.losses import create_loss, require_loss
+from nngk.metrics import has_pairs
 from nngk.networks import create_network
 from nngk.progress import say
+from nngk.training.build import is_frozen
 from nngk.training.loop import Interrupted, train
-from nngk.training.run import pick_device
 from nngk.training.settings import OF_THE_MACHINE, Settings
-from nngk.training.validation import has_pairs
 
 # What may differ between the calls that make up one comparison: who takes part, and the machine.
 FREE = ("loss", "seed", "lr", *OF_THE_MACHINE)
@@ -118,11 +119,9 @@ def _check_loss(loss: str, table: ImageTable, settings: Settings) -> None:
 
 def _frozen(settings: Settings) -> bool:
     """Whether the network is frozen, decided once for all losses."""
-    if settings.freeze is not None:
-        return settings.freeze
+    ours = replace(settings, loss="nngk")  # what is best for it; the others are compared under the same conditions
     network = create_network(settings.network, dim=settings.dim or None, weights=settings.weights)
-    pretrained = bool(network.config["weights"].get("source") != "random")
-    return pretrained and pick_device(settings.device).type == "cpu"
+    return is_frozen(ours, network, pick_device(settings.device))
 
 
 def _same_comparison(out: Path, settings: Settings, table: ImageTable) -> None:

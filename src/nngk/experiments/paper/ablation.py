@@ -7,15 +7,15 @@ from typing import Any
 import torch
 
 from nngk.data import split
+from nngk.device import pick_device
 from nngk.experiments.paper.known_classes import classify_trial
 from nngk.experiments.paper.trial import Experiment, Job, Trial, View
 from nngk.kernel.predict import predict
 from nngk.kernel.sigma import best_sigma
-from nngk.networks.embed import embed
+from nngk.metrics import classification_scores
 from nngk.search import Exact
-from nngk.training.feed import image_parts, network_of
-from nngk.training.run import pick_device
-from nngk.training.validation import classification_scores
+from nngk.training.build import network_of
+from nngk.training.feed import image_feed
 
 
 def untrained(job: Job) -> dict[str, Any]:
@@ -25,17 +25,15 @@ def untrained(job: Job) -> dict[str, Any]:
     torch.manual_seed(job.seed)
     network = network_of(s).to(device)
     tables = split(job.table, "classify", s.val_fraction, s.test_fraction, job.seed)
-    parts = image_parts(tables, network.input, s, job.folder)
-    centres, val, test = (
-        embed(network, part.source, parts.plain, device=device) for part in (parts.train, parts.val, parts.test)
-    )
-    labels = parts.train.labels.to(device)
+    feed = image_feed(tables, network.input, s, job.folder, device)
+    centres, val, test = (feed.embed(network, examples) for examples in (feed.train, feed.val, feed.test))
+    labels = feed.train.labels.to(device)
     engine, k = Exact(centres), min(s.n_neighbours or 200, len(centres))
     squared, found = engine.search(val, k)
-    sigma = best_sigma(squared, labels[found] == parts.val.labels.to(device)[:, None])
+    sigma = best_sigma(squared, labels[found] == feed.val.labels.to(device)[:, None])
     theta = torch.zeros(len(centres), device=device)
     answers = predict(test, engine, labels, theta, sigma, k, len(tables.train.class_names))
-    scores: dict[str, Any] = classification_scores(answers.log_probabilities.exp(), parts.test.labels.to(device))
+    scores: dict[str, Any] = classification_scores(answers.log_probabilities.exp(), feed.test.labels.to(device))
     return scores | {"train_sigma": sigma, "epochs": 0, "seconds": round(time.perf_counter() - started, 3)}
 
 

@@ -12,6 +12,7 @@ from nngk.experiments.paper.known_classes import curve_trial
 from nngk.experiments.paper.store import read_rows, write_rows
 from nngk.experiments.paper.trial import Experiment, Job, Trial, View
 from nngk.progress import say
+from nngk.training.build import build_run
 from nngk.training.finish import finish
 from nngk.training.loop import train_epoch
 from nngk.training.run import Run
@@ -37,7 +38,7 @@ def watched_training(job: Job) -> dict[str, Any]:
     lr = job.trial.rates[0] if job.trial.rates else job.settings.lr
     s = replace(job.settings, lr=lr, patience=0)
     job.folder.mkdir(parents=True, exist_ok=True)
-    run = Run(split(job.table, s.task, s.val_fraction, s.test_fraction, job.seed), s, job.folder)
+    run = build_run(split(job.table, s.task, s.val_fraction, s.test_fraction, job.seed), s, job.folder)
     run.begin()
     moments = [_look(run)]
     for epoch in range(1, s.epochs + 1):
@@ -56,8 +57,8 @@ def watched_training(job: Job) -> dict[str, Any]:
 
 
 def _look(run: Run) -> Moment:
-    x = run.embed(run.parts.train)
-    squared, _ = leave_one_out_neighbours(x, run.parts.train.labels.to(x.device), NEAREST)
+    x = run.embed(run.feed.train)
+    squared, _ = leave_one_out_neighbours(x, run.feed.train.labels.to(x.device), NEAREST)
     return Moment(run.at.epoch, squared, run_sigma(run) if run.at.epoch else None)
 
 

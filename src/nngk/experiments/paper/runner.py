@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nngk import __version__
-from nngk.device import cpu_count
+from nngk.device import cpu_count, pick_device
 from nngk.errors import InputError
 from nngk.experiments.compare.compare import source_commit
 from nngk.experiments.paper.experiments import EXPERIMENTS, find_experiment
@@ -28,7 +28,6 @@ from nngk.experiments.paper.trial import Experiment, Job, Trial
 from nngk.progress import say
 from nngk.training.loop import Interrupted
 from nngk.training.presets import require_preset
-from nngk.training.run import pick_device
 
 RESULTS, WORK = Path("results"), Path("runs/paper")
 QUICK = Path("runs/paper-quick")

@@ -14,8 +14,8 @@ from nngk.experiments.paper.trial import Job
 from nngk.files import read_json, write_json
 from nngk.model.model import Model
 from nngk.progress import say
+from nngk.training.build import build_run
 from nngk.training.finish import finish
-from nngk.training.run import Run
 from nngk.training.settings import Settings
 
 
@@ -67,7 +67,7 @@ def cut_model(source: Path, table: ImageTable, settings: Settings, out: Path) ->
     folder = out / "run"
     folder.mkdir(parents=True, exist_ok=True)
     # A run that has nothing left to train: its end is the same code, on the same device, as that of any other.
-    run = Run(parts, settings, folder)
+    run = build_run(parts, settings, folder)
     run.network.load_state_dict(trained.network.state_dict())
     with torch.no_grad():
         run.bank.theta.copy_(trained.theta)

@@ -3,7 +3,7 @@
 
 With μ the mean centre, l_ij = θ_j - |x_i - c_j|² / 2σ² equals ((x_i - μ)·c_j - |c_j - μ|² / 2) / σ² + θ_j up to a
 term of the row alone, which cancels from the loss. So the keys are the centres as they stand in the bank, and no
-shifted copy of them is made. The forward pass keeps running log-sum-exps and writes two numbers an example and split;
+shifted copy of them is made. The forward pass keeps running log-sum-exps and writes two numbers per example and split;
 the backward pass writes p - q for some thousand centres at a time and multiplies it with them.
 """
 
@@ -20,7 +20,7 @@ BLOCKS = {True: (128, 64, 32, 4, 3), False: (64, 128, 64, 4, 3)}
 
 @triton.jit
 def _norms(centres, mean, out, M, D, c_row, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr):
-    """|c_j - μ|², a row at a time."""
+    """Write |c_j - μ|², a row at a time."""
     j = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     total = tl.zeros([BLOCK_M], dtype=tl.float32)
     for start in range(0, D, BLOCK_D):
@@ -49,7 +49,7 @@ def _scores(
     BLOCK_D: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """(x - μ)·c - |c - μ|² / 2 of the rows i and columns j."""
+    """Return (x - μ)·c - |c - μ|² / 2 of the rows i and columns j."""
     product = tl.zeros([BLOCK_B, BLOCK_M], dtype=tl.float32)
     queries = x + i.to(tl.int64)[:, None] * x_row
     keys = centres + j.to(tl.int64)[None, :] * c_row
@@ -84,7 +84,7 @@ def _log_sums(
     BLOCK_D: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Both log-sum-exps of some examples over one span of the centres."""
+    """Write both log-sum-exps of some examples over one span of the centres."""
     rows = tl.cdiv(B, BLOCK_B)
     split = tl.program_id(0) // rows
     i = (tl.program_id(0) % rows) * BLOCK_B + tl.arange(0, BLOCK_B)
@@ -143,7 +143,7 @@ def _differences(
     BLOCK_D: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """(p - q) ∂loss for the centres from ``first`` on, and each program's share of ∂σ."""
+    """Write (p - q) ∂loss for the centres from ``first`` on, and each program's share of ∂σ."""
     rows = tl.cdiv(B, BLOCK_B)
     i = (tl.program_id(0) % rows) * BLOCK_B + tl.arange(0, BLOCK_B)
     place = (tl.program_id(0) // rows) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -157,7 +157,7 @@ def _differences(
     same = present & (tl.load(centre_labels + j, mask=j < M, other=-2)[None, :] == label[:, None])
     everything = tl.load(log_sums + i, mask=i < B, other=0.0)
     own_class = tl.load(log_sums + B + i, mask=i < B, other=0.0)
-    teaches = own_class > float("-inf")
+    teaches = own_class != float("-inf")  # NaN does: what is not finite must not be silent
     own_class = tl.where(teaches, own_class, 0.0)
     p = tl.where(present & teaches[:, None], tl.exp(value - everything[:, None]), 0.0)
     q = tl.where(same, tl.exp(value - own_class[:, None]), 0.0)
@@ -170,13 +170,13 @@ def _differences(
 
 
 def blocks_for(x: Tensor) -> tuple[int, int, int, int, int]:
-    """The blocks of a batch's type; a small batch takes no more rows than it has."""
+    """Return the blocks of a batch's type; a small batch takes no more rows than it has."""
     rows, *others = BLOCKS[x.dtype == torch.float32]
     return (min(rows, max(16, triton.next_power_of_2(len(x)))), *others)
 
 
 def norms_around(centres: Tensor, mean: Tensor) -> Tensor:
-    """|c_j - μ|² (m,) without a shifted copy of the centres."""
+    """Return |c_j - μ|² (m,) without a shifted copy of the centres."""
     m, dim = centres.shape
     out = torch.empty(m, dtype=torch.float32, device=centres.device)
     width = max(16, min(512, triton.next_power_of_2(dim)))
@@ -197,7 +197,7 @@ def log_sums(
     precision: str,
     programs: int = 528,
 ) -> Tensor:
-    """Log-sum-exps (2, B) over all centres and over the same-class ones. ``x`` is (x - μ)."""
+    """Return log-sum-exps (2, B) over all centres and over the same-class ones. ``x`` is (x - μ)."""
     (n, dim), m = x.shape, len(centres)
     block_b, block_m, block_d, warps, stages = blocks_for(x)
     rows = triton.cdiv(n, block_b)
@@ -247,7 +247,7 @@ def differences(
     columns: int,
     precision: str,
 ) -> tuple[Tensor, Tensor]:
-    """(p - q) times the gradient of each loss for some centres, (B, columns), and the sum of ∂σ over them."""
+    """Return (p - q) times the gradient of each loss for some centres, (B, columns), and the sum of ∂σ over them."""
     (n, dim), m = x.shape, len(centres)
     block_b, block_m, block_d, warps, stages = blocks_for(x)
     programs = triton.cdiv(n, block_b) * triton.cdiv(columns, block_m)

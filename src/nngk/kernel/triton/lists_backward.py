@@ -89,6 +89,11 @@ def _backward(
                 k = start + tl.arange(0, BLOCK_K)
                 w = tl.load(weights + b * K + k, mask=k < K, other=0.0)
                 index = tl.load(neighbours + b * K + k, mask=k < K, other=0).to(tl.int64)
+                lost = tl.sum(w * 0.0, axis=0).to(tl.float64)
+                # A weight that is not finite has no place in an integer; the unit of the sums, which no program of this
+                # kernel reads, becomes NaN instead, and with it all of them.
+                tl.store(sums + M + 1, lost.to(tl.int64, bitcast=True), mask=lost != lost)
+                w = tl.where(w == w, w, 0.0)
                 share = w.to(tl.float64) * factor
                 # Integers add up to the same sum in any order, so the result is the same in every run.
                 share = share + tl.where(share >= 0, 0.5, -0.5)
@@ -116,7 +121,7 @@ def backward(
     need_theta: bool,
     tiles: Tiles | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """∂x (B, D) and ∂θ (m,) from p - q and the gradient of each loss."""
+    """Return ∂x (B, D) and ∂θ (m,) from p - q and the gradient of each loss."""
     (n, count), dim, m = neighbours.shape, x.shape[1], len(theta)
     if tiles is None:
         tiles = TILES if centres.dtype == torch.float32 else HALF_TILES

@@ -28,7 +28,7 @@ def fused_neighbour_loss(
     centre_labels: Tensor,
     own: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """The loss of each example over its neighbour list, (B,), and whether it has a same-class neighbour, (B,).
+    """Return the loss of each example over its neighbour list, (B,), and whether it has a same-class one, (B,).
 
     ``neighbours`` (B, K) holds -1 where there is none; ``own`` (B,) is the index of the example's own centre, left out
     wherever it stands, or -1. Gradients reach ``x``, ``theta`` and ``sigma``, the same in every run.
@@ -66,7 +66,7 @@ def fused_all_centres_loss(
     own: Tensor,
     precision: Precision = "tf32x3",
 ) -> Tensor:
-    """The loss of each example over all centres, (B,); memory does not grow with batch times centres.
+    """Return the loss of each example over all centres, (B,); memory does not grow with batch times centres.
 
     Gradients reach ``x``, ``centres``, ``theta`` and ``sigma``. ``precision``: of the matrix products; 'ieee' and
     'tf32x3' are accurate to float32.
@@ -87,7 +87,7 @@ def fused_all_centres_loss(
 
 
 def rows(x: Tensor) -> Tensor:
-    """The same matrix with its rows contiguous; a view of a wider matrix may stay one."""
+    """Return the same matrix with its rows contiguous; a view of a wider matrix may stay one."""
     return x if x.stride(1) == 1 and x.stride(0) >= x.shape[1] else x.contiguous()
 
 
@@ -148,7 +148,8 @@ class _FusedAllCentresLoss(torch.autograd.Function):
         with device_of(x):
             norms = dense.norms_around(centres, mean)
             shared = (near, centres, norms, theta, sigma, labels, centre_labels, own)
-            sums = dense.log_sums(*shared, ctx.precision)
+            # 0, or NaN in the rows of embeddings that are not finite: their infinite distances would look like silence.
+            sums = dense.log_sums(*shared, ctx.precision) + near.float().sum(1) * 0
         ctx.save_for_backward(*shared, sums, mean)
         ctx.dtype = x.dtype
         return torch.where(sums[1].isinf(), 0.0, sums[0] - sums[1])

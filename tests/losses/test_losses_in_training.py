@@ -1,4 +1,4 @@
-"""The rivals under the trainer: from a folder to a model, and resumed in the middle of an epoch."""
+"""The losses under the trainer: from a folder to a model, and resumed in the middle of an epoch."""
 
 from contextlib import contextmanager
 from dataclasses import replace

@@ -1,0 +1,218 @@
+"""From settings and data to a run: every piece is made here, and nothing that is given is changed."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from nngk.bank.centres import CentreBank
+from nngk.bank.leave_one_out import training_sigma
+from nngk.bank.refresh import Refresher, interval_in_steps
+from nngk.data import Split
+from nngk.device import pick_device
+from nngk.errors import InputError
+from nngk.losses import create_loss, loss_class, samplers
+from nngk.losses.gaussian import Rule
+from nngk.losses.kernel_objective import KernelObjective
+from nngk.losses.objective import Objective
+from nngk.networks import EmbeddingNetwork, InputSpec, create_network
+from nngk.search import Choice, Engine, choose, create_engine
+from nngk.training.feed import Feed, Projection, feature_feed, image_feed, resident_feed
+from nngk.training.graphs import Graphed, Replayed
+from nngk.training.optimiser import create_optimiser
+from nngk.training.run import Run, pretrained
+from nngk.training.settings import Settings
+from nngk.training.validation import classifier_sigma
+
+
+def build_run(split: Split, settings: Settings, folder: Path) -> Run:
+    """Return a run of these settings on the tables of a split, before its first step; its folder exists."""
+    device = pick_device(settings.device)
+    amp = device.type == "cuda" if settings.amp is None else settings.amp
+    torch.manual_seed(settings.seed)
+    # Rows of images in the layout that convolutions read fastest.
+    network = network_of(settings).to(device).to(memory_format=torch.channels_last)
+    # What the machine decided is settled with it: a run that goes on elsewhere trains the same parameters.
+    s = replace(settings, freeze=is_frozen(settings, network, device))
+    feed = _prepared(image_feed(split, network.input, s, folder, device, amp), network, s, folder)
+    trainee: nn.Module = Projection(network) if s.freeze else network
+    stepping = _stepping(trainee, s, device)
+    bank = new_bank(s, feed.train.labels, network.dim, device)
+    search = choose_search(s, bank)
+    sampler = samplers.per_class(s.per_class) if s.per_class else samplers.even
+    refresher = Refresher(
+        bank,
+        lambda which: feed.embed(which, feed.train),
+        interval_in_steps(s.update_interval, len(sampler(feed.train.labels, s.batch_size, s.seed, 0))),
+        new_engine(search, s, bank),
+        s.background,
+        Replayed if stepping is not trainee else None,
+    )
+    if s.loss == "nngk":
+        objective: Objective = _kernel_objective(s, refresher, sampler, feed, trainee)
+    else:
+        objective = _other_objective(s, bank, search, len(split.train.class_names))
+    objective = objective.to(device)
+    own = objective.parameter_groups(s.lr)
+    optimiser = create_optimiser(network.backbone_parameters(), network.embedding_parameters(), own, s)
+    return Run(
+        split=split,
+        settings=s,
+        folder=folder,
+        device=device,
+        amp=amp,
+        network=network,
+        trainee=trainee,
+        stepping=stepping,
+        feed=feed,
+        bank=bank,
+        refresher=refresher,
+        objective=objective,
+        optimiser=optimiser,
+        steps_per_epoch=len(objective.batches(feed.train.labels, s.batch_size, s.seed, 0)),
+        notes=[_about(search)] if s.loss == "nngk" and bank.n_neighbours is not None else [],
+    )
+
+
+def network_of(settings: Settings) -> EmbeddingNetwork:
+    """Return the network that the settings describe, with its weights, its input and what its loss asks of it."""
+    s = settings
+    asked = loss_class(s.loss).normalise
+    network = create_network(
+        s.network,
+        dim=s.wide or s.dim or None,
+        weights=s.weights,
+        pool=s.pool,
+        layers=s.layers,
+        dropout=s.dropout,
+        layer_norm=s.layer_norm,
+        normalise=s.normalise if asked is None else asked,
+    )
+    own = network.input.size
+    network.input = input_spec(network, s)
+    for size in {network.input.size, s.train_crop_size or own} - {own}:
+        _require_readable(network, size)
+    return network
+
+
+def input_spec(network: EmbeddingNetwork, settings: Settings) -> InputSpec:
+    """Return the weights' own input, with the sizes that the settings ask for."""
+    spec = network.input
+    size = settings.crop_size or spec.size
+    # Where only the crop is given, the margin around it keeps its proportion.
+    resize = settings.resize or (spec.resize if size == spec.size else round(size * spec.resize / spec.size))
+    return replace(spec, size=size, resize=resize)
+
+
+def is_frozen(settings: Settings, network: EmbeddingNetwork, device: torch.device) -> bool:
+    """Return whether the embedding layer alone is trained: as set, else where our loss trains without a GPU.
+
+    A network that was never trained has nothing to keep, and the other losses are compared as their papers train them.
+    """
+    if settings.freeze is not None:
+        return settings.freeze
+    return pretrained(network) and device.type == "cpu" and settings.loss == "nngk"
+
+
+def new_bank(settings: Settings, labels: Tensor, dim: int, device: torch.device) -> CentreBank:
+    """Return a bank for these training examples, without centres yet."""
+    bank = CentreBank(labels, dim, settings.n_neighbours or None, settings.guaranteed)
+    bank.theta.requires_grad_(settings.learn_weights)
+    return bank.to(device)
+
+
+def choose_search(settings: Settings, bank: CentreBank) -> Choice:
+    """Return the search behind the neighbour lists: as set, else the one that suits the bank."""
+    how = settings.search
+    if how == "auto":
+        return choose(len(bank), bank.centres.shape[1], bank.considered, bank.centres.device)
+    return Choice(how, f"{how}, as set", 1.0 if how == "exact" else None)
+
+
+def _about(search: Choice) -> str:
+    recall = "" if search.recall is None else f"; expected recall {search.recall:.2f}"
+    return f"Neighbour lists: {search.reason}{recall}."
+
+
+def new_engine(search: Choice, settings: Settings, bank: CentreBank) -> Engine:
+    """Return an engine without points for lists of a bank's size; it is kept from refresh to refresh."""
+    n, dim = bank.centres.shape
+    device = bank.centres.device
+    return create_engine(search.name, dim=dim, n=n, k=bank.considered, device=device, seed=settings.seed)
+
+
+def _prepared(feed: Feed, network: EmbeddingNetwork, settings: Settings, folder: Path) -> Feed:
+    """Return the feed as steps read it, and freeze what is not trained of the network that was built for it."""
+    if settings.freeze:
+        network.backbone.requires_grad_(False)
+        network.head.pool.requires_grad_(False)
+        shared = settings.cache if settings.cache not in (None, "off") else folder
+        return feature_feed(feed, network, Path(shared))
+    keep = settings.freeze_batchnorm
+    if pretrained(network) if keep is None else keep:
+        network.freeze_batchnorm()
+    return resident_feed(feed, network.input.resize, settings)
+
+
+def _stepping(trainee: nn.Module, settings: Settings, device: torch.device) -> Callable[[Tensor], Tensor]:
+    """Return how training steps call the network; refreshes and scores call it itself, with batches of other sizes."""
+    how = settings.compile
+    if how == "auto":
+        # timm's networks are too many to know that each can be captured.
+        known = not settings.network.startswith("timm/")
+        how = "graphs" if device.type == "cuda" and known and not settings.freeze else "off"
+    return Graphed(trainee, device) if how == "graphs" else trainee
+
+
+def _kernel_objective(
+    settings: Settings, refresher: Refresher, sampler: samplers.Sampler, feed: Feed, trainee: nn.Module
+) -> KernelObjective:
+    s = settings
+    sigma: float | Rule
+    if isinstance(s.sigma, int | float):
+        sigma = s.sigma
+    elif s.sigma == "validation":
+
+        def sigma(bank: CentreBank) -> float:
+            return classifier_sigma(bank, s.task, feed.embed(trainee, feed.val), feed.val.labels)
+    else:
+        sigma = partial(training_sigma, factor=s.sigma_factor)
+    return KernelObjective(
+        refresher,
+        sigma,
+        learn_sigma=s.sigma == "learned",
+        drop=s.drop_centres,
+        sampler=sampler,
+        weight_factor=s.weight_lr_factor,
+        sigma_factor=s.sigma_lr_factor,
+    )
+
+
+def _other_objective(settings: Settings, bank: CentreBank, search: Choice, n_classes: int) -> Objective:
+    s = settings
+    # Smart mining reads the lists that a bank would have.
+    options = {"engine": partial(new_engine, search, s, bank)} if s.loss == "smart-mining" else {}
+    dim = bank.centres.shape[1]
+    objective = create_loss(s.loss, dim=dim, n_classes=n_classes, n_examples=len(bank), seed=s.seed, **options)
+    if s.wide and objective.has_logits and s.task == "classify":
+        raise InputError(
+            f"The setting 'wide' is for embeddings: '{s.loss}' answers by a layer on top of them, "
+            "which cannot be reduced. Leave 'wide' empty."
+        )
+    return objective
+
+
+def _require_readable(network: EmbeddingNetwork, size: int) -> None:
+    """Raise InputError if pictures of this size leave nothing after the network's poolings."""
+    training = network.training
+    try:
+        with torch.no_grad():
+            network.eval()(torch.zeros(1, 3, size, size))
+    except RuntimeError:
+        name = network.config["name"]
+        raise InputError(f"{name} cannot read pictures of {size} pixels a side: set --crop-size higher.") from None
+    finally:
+        network.train(training)
