@@ -43,20 +43,6 @@ def test_background_refresh_in_the_loop(data, tmp_path):
     assert model.info["test"]["accuracy"] >= 0.75
 
 
-def test_write_back_changes_the_centres_between_refreshes(data, tmp_path):
-    kept, written = (
-        make_run(data, tmp_path / name, write_back=name == "written", update_interval=5) for name in ("kept", "written")
-    )
-    for run in (kept, written):
-        run.refresher.before_step(0, run.trainee)
-        run.first = run.bank.centres.clone()
-        loop.train_epoch(run, lambda: False, 0.0)
-    assert torch.equal(kept.bank.centres, kept.first)
-    touched = torch.cat(written.index_batches(0)).unique()
-    changed = (written.bank.centres != written.first).any(1)
-    assert changed[touched].all() and int(changed.sum()) == len(touched)
-
-
 @pytest.mark.parametrize(("interval", "steps"), [(1, [0, 3, 6]), (2, [0, 6]), ("2 steps", [0, 2, 4, 6])])
 def test_update_interval(interval, steps, data, tmp_path):
     run = make_run(data, tmp_path / "run", update_interval=interval, epochs=3)

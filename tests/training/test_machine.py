@@ -11,21 +11,6 @@ from runs import make_run
 from shapes import TINY
 
 
-def test_steps_go_through_the_compiled_network_and_refreshes_do_not(data, tmp_path, monkeypatch):
-    seen = []
-
-    def compiled(module, mode):
-        assert mode == "default"
-        return lambda x: (seen.append(module.training), module(x))[1]
-
-    monkeypatch.setattr(torch, "compile", compiled)
-    run = make_run(data, tmp_path / "run", compile="default")
-    plain = make_run(data, tmp_path / "plain")
-    losses = [loop.train_epoch(r, lambda: False, 0.0)[0] for r in (run, plain)]
-    assert seen == [True] * run.steps_per_epoch
-    assert losses[0] == losses[1]
-
-
 def test_images_stay_where_they_are_without_a_gpu(data, tmp_path):
     run = make_run(data, tmp_path / "run")
     same = feed.resident_parts(run.parts, 18, torch.device("cpu"), run.settings)
@@ -53,7 +38,7 @@ def test_a_resumed_run_may_change_its_machine(data, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "checkpoint.json").write_text("{}")
     loop.write_json(tmp_path / "run" / "settings.json", asked.to_dict())
-    changed = Settings(**{**TINY, "compile": "default", "resident_gib": 0.0})
+    changed = Settings(**{**TINY, "compile": "off", "resident_gib": 0.0})
     assert loop._same_settings(tmp_path / "run", changed, ["compile", "resident_gib"]) == changed
 
 

@@ -25,10 +25,9 @@ VARIANTS = {
         "sigma": "learned",
         "update_interval": "3 steps",
     },
-    "sgd, write-back, sigma by validation, every 2 epochs": {
+    "sgd, sigma by validation, every 2 epochs": {
         "optimiser": "sgd",
         "lr": 0.01,
-        "write_back": True,
         "sigma": "validation",
         "update_interval": 2,
     },

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from nngk.bank.centres import CentreBank
+from nngk.defaults import NARROWEST, WIDEST
 from nngk.errors import InputError
 from nngk.kernel.sigma import TRAINING_FACTOR, leave_one_out_sigma
 from nngk.kernel.triton.losses import fused_all_centres_loss, fused_neighbour_loss  # eager where there is no GPU
-from nngk.kernel.widths import NARROWEST, WIDEST
 
 
 class GaussianKernelLoss(nn.Module):

@@ -136,17 +136,13 @@ class Run:
             # timm's networks are too many to know that each can be captured.
             known = not self.settings.network.startswith("timm/")
             how = "graphs" if self.device.type == "cuda" and known and not self.frozen else "off"
-        if how == "graphs":
-            return Graphed(self.trainee, self.device)
-        return self.trainee if how == "off" else torch.compile(self.trainee, mode=how)
+        return Graphed(self.trainee, self.device) if how == "graphs" else self.trainee
 
     def _objective(self) -> GaussianKernelLoss | RivalLoss:
         s = self.settings
         if s.loss == "nngk":
             sigma: float | Literal["auto"] = s.sigma if isinstance(s.sigma, int | float) else "auto"
-            return GaussianKernelLoss(
-                self.bank, sigma, learn_sigma=s.sigma == "learned", margin=s.margin, drop=s.drop_centres
-            )
+            return GaussianKernelLoss(self.bank, sigma, learn_sigma=s.sigma == "learned", drop=s.drop_centres)
         classes = len(self.split.train.class_names)
         options = {"engine": self._engine} if s.loss == "smart-mining" else {}  # it mines the lists a bank would have
         rival = create_loss(

@@ -31,8 +31,6 @@ def take_step(run: Run, images: Tensor, labels: Tensor, indices: Tensor) -> Tens
         if settings.clip:
             torch.nn.utils.clip_grad_norm_([p for g in run.optimiser.param_groups for p in g["params"]], settings.clip)
         run.optimiser.step()
-    if settings.write_back and isinstance(run.objective, GaussianKernelLoss):
-        run.bank.write_back(indices, embeddings)
     return loss.detach()
 
 
