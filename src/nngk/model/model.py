@@ -13,6 +13,8 @@ from PIL.Image import Image
 from torch import Tensor
 
 from nngk.data import evaluation, squares
+from nngk.defaults import DEVICE
+from nngk.device import pick_device
 from nngk.errors import InputError
 from nngk.kernel.predict import Prediction, predict
 from nngk.networks import EmbeddingNetwork
@@ -88,9 +90,9 @@ class Model:
         n_neighbours: int | None = 100,
         softmax: dict[str, Tensor] | None = None,
         info: dict[str, Any] | None = None,
-        device: str | torch.device = "cpu",
+        device: str | torch.device = DEVICE,
     ) -> None:
-        self.device = torch.device(device)
+        self.device = pick_device(device)
         # Channels last: how convolutions read fastest, as in training.
         self.network = network.to(self.device).to(memory_format=torch.channels_last).eval().requires_grad_(False)
         self.centres, self.labels, self.theta = (t.detach().to(self.device) for t in (centres, labels, theta))
@@ -107,8 +109,8 @@ class Model:
         return f"Model({name}, {len(self.class_names)} classes, {len(self.centres)} centres, sigma={self.sigma:.3g})"
 
     @classmethod
-    def load(cls, folder: str | Path, device: str | torch.device = "cpu") -> "Model":
-        """A model from its folder."""
+    def load(cls, folder: str | Path, device: str | torch.device = DEVICE) -> "Model":
+        """Return a model from its folder, on a GPU if there is one and no other device is given."""
         from nngk.model.storage import load_model
 
         return load_model(Path(folder), device)

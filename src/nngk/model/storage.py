@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 import nngk
+from nngk.defaults import DEVICE
 from nngk.device import pick_device
 from nngk.errors import InputError
 from nngk.files import locked, read_json, read_tensors, write_json, write_named_tensors
@@ -57,7 +58,7 @@ def save_model(model: Model, folder: Path) -> None:
 
 
 @contextmanager
-def changing(folder: Path, device: str | torch.device = "cpu") -> Iterator[Model]:
+def changing(folder: Path, device: str | torch.device = DEVICE) -> Iterator[Model]:
     """A model to change, saved at the end. One process at a time: two would forget each other's changes."""
     with locked(folder) if folder.is_dir() else nullcontext():
         model = load_model(folder, device)
@@ -65,7 +66,7 @@ def changing(folder: Path, device: str | torch.device = "cpu") -> Iterator[Model
         save_model(model, folder)
 
 
-def load_model(folder: Path, device: str | torch.device = "cpu") -> Model:
+def load_model(folder: Path, device: str | torch.device = DEVICE) -> Model:
     """Read a model from a folder; anything missing, damaged or inconsistent is refused with a sentence."""
     if not folder.is_dir():
         raise InputError(f"There is no model folder {folder}. Train one with: nngk train DATA --out {folder}")

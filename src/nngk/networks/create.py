@@ -2,27 +2,29 @@
 
 from os import PathLike
 
+from nngk import defaults
 from nngk.networks.network import EmbeddingNetwork, build_network
 from nngk.networks.weights.load import load_weights
 
 
 def create_network(
-    name: str = "efficientnet-lite0",
+    name: str = defaults.NETWORK,
     *,
-    dim: int | None = None,
-    weights: str | PathLike[str] = "imagenet",
-    pool: str = "avg",
-    layers: int | None = 1,
-    dropout: float | None = 0.0,
-    layer_norm: bool = False,
-    normalise: bool = True,
+    dim: int | None = defaults.DIM,
+    weights: str | PathLike[str] = defaults.WEIGHTS,
+    pool: str = defaults.POOL,
+    layers: int | None = defaults.LAYERS,
+    dropout: float | None = defaults.DROPOUT,
+    layer_norm: bool = defaults.LAYER_NORM,
+    normalise: bool = defaults.NORMALISE,
 ) -> EmbeddingNetwork:
-    """An embedding network by name, with weights.
+    """Return an embedding network by name, with weights; the defaults are those of training.
 
-    `dim=None` takes the backbone's own features; a number adds a linear embedding layer. `weights` is 'imagenet',
-    'random' or a file. `layers` pools as many of the last feature maps side by side, None as many as serve best.
-    `dropout` stands after the pooled features (after FC7 for alexnet and vgg16, whose FC6 keeps its own); None takes
-    the paper's for that network. 'small' has no ImageNet weights and starts random.
+    A number of dimensions `dim` adds a linear embedding layer, which starts at random; `dim=None` takes the backbone's
+    own features. `weights` is 'imagenet', 'random' or a file. `layers` is how many of the last feature maps are pooled
+    side by side, and None the number that serves the network best. `dropout` comes after the pooled features (after
+    FC7 for alexnet and vgg16, whose FC6 keeps its own); None takes the paper's for that network. 'small' has no
+    ImageNet weights and starts at random.
 
     >>> create_network("small", dim=64).input.size
     32

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from nngk.defaults import POOL
 from nngk.errors import InputError
 from nngk.networks.backbones.recipes import recipe
 from nngk.networks.heads import Head, check_head
@@ -112,7 +113,7 @@ def build_network(
     if layers > 1:
         backbone.layers, channels = layers, sum(known.maps[-layers:])  # type: ignore[assignment]
     if vector:
-        if pool not in (None, "avg"):
+        if pool not in (None, "avg", POOL):  # a default is nobody's mistake
             warnings.warn(f"'{name}' gives a vector, not a map: pool='{pool}' has no effect on it.", stacklevel=3)
         pool = None
     settings = {
