@@ -20,6 +20,11 @@ class About:
     empty: str = ""  # the word for None, where None is allowed: 'auto' or 'none'
     form: str = ""  # the values of a text, such as 'imagenet|random|FILE'
 
+    @property
+    def brief(self) -> str:
+        """The first sentence of the help, which stands on its own."""
+        return self.help.split(". ")[0].removesuffix(".") + "."
+
     def holds(self, value: float) -> bool:
         """Return whether a number is within the limits; NaN never is."""
         return (

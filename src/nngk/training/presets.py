@@ -16,7 +16,7 @@ T = TypeVar("T")
 PRESETS = {
     "best": "our own recipe, which trains the whole network and wants a GPU",
     "frozen": "our own recipe on a network that stays as it is, for a CPU",
-    "paper": "the settings of the paper, as close as its text allows",
+    "paper": "the paper's settings, as far as its text gives them",
     "quick": "a tiny network and two epochs, to try that everything works",
 }
 MEASURED = ("paper", "best", "frozen")  # those that experiments report on

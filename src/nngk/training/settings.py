@@ -148,8 +148,8 @@ class Settings:
     freeze: bool | None = setting(
         None,
         NETWORK,
-        "Leave the network as it is and train only the embedding layer, on features computed once. "
-        "By default this is done with a pretrained network where there is no GPU.",
+        "Train only the embedding layer, on features computed once; by default, this is done where there is no GPU. "
+        "The network stays as it is, and has to be a pretrained one for this to be the default.",
         empty="auto",
         everyday=True,
     )
@@ -176,7 +176,6 @@ class Settings:
         "With 'auto' it is the size that the network's weights were trained with.",
         least=1,
         empty="auto",
-        everyday=True,
     )
     train_crop_size: int | None = setting(
         None,
@@ -202,13 +201,14 @@ class Settings:
     flip: bool = setting(
         True,
         IMAGES,
-        "Mirror training images at random. Switch it off where left and right differ, as in text.",
+        "Mirror training images at random. Switch it off where left and right mean something, as with digits.",
         everyday=True,
     )
     val_fraction: float = setting(
         defaults.VAL_FRACTION,
         IMAGES,
-        "Hold out this share to choose the epoch and σ: images of each class, or whole classes for the task metric.",
+        "Hold out this share for choosing the epoch and σ. "
+        "It is a share of each class's images, or of the classes for the task metric.",
         least=0,
         below=1,
         everyday=True,
@@ -216,7 +216,7 @@ class Settings:
     test_fraction: float = setting(
         defaults.TEST_FRACTION,
         IMAGES,
-        "Hold out this share for one measurement at the end. Data with a split of their own keep that.",
+        "Hold out this share for the final measurement. Data that bring a split of their own keep it.",
         least=0,
         below=1,
         everyday=True,
@@ -305,14 +305,14 @@ class Settings:
         "auto",
         BANK,
         "Find neighbours with this engine: exact, fanng, faiss-flat, faiss-hnsw, faiss-ivf, hnswlib or pynndescent. "
-        "With 'auto' the fastest that is at hand is chosen by the number and size of the centres.",
+        "With 'auto' it is exact or fanng, whichever takes less time for the number and size of the centres.",
         form="auto|NAME",
     )
 
     epochs: int = setting(
         20,
         OPTIMISATION,
-        "Train for this many epochs at most. The best epoch is kept; most data are fitted in 5 to 10.",
+        "Train for this many epochs at most. The training classes are usually fitted in 5 to 10; the best one is kept.",
         least=1,
         everyday=True,
     )
@@ -338,7 +338,8 @@ class Settings:
     lr: float = setting(
         3e-5,
         OPTIMISATION,
-        "Set the learning rate. The default suits a pretrained network: higher rates forget what helps unseen classes.",
+        "Set the learning rate of the network. "
+        "The default suits a pretrained one: higher rates forget what helps unseen classes.",
         above=0,
         most=LARGEST,
         everyday=True,
@@ -388,13 +389,12 @@ class Settings:
         OPTIMISATION,
         "Stop after this many epochs without a better validation score; 0 never stops early.",
         least=0,
-        everyday=True,
     )
 
     seed: int = setting(
         0,
         MACHINE,
-        "Draw the split, new weights, batches and crops from this seed.",
+        "Draw all that is random from this seed. It decides the split, new weights, batches and crops.",
         least=0,
         below=2**31,
         everyday=True,
@@ -402,11 +402,11 @@ class Settings:
     device: str = setting(
         defaults.DEVICE,
         MACHINE,
-        "Train on the CPU or on a CUDA GPU. With 'auto' it is a GPU if there is one.",
+        "Train on the CPU or on a GPU; 'auto' takes a GPU if there is one.",
         form="auto|cpu|cuda",
         everyday=True,
     )
-    threads: int = setting(2, MACHINE, "Decode images with this many threads.", least=1, everyday=True)
+    threads: int = setting(2, MACHINE, "Decode images with this many threads.", least=1)
     resident_gib: float = setting(
         16.0,
         MACHINE,
@@ -445,7 +445,7 @@ class Settings:
         nearest known one, and a retired one is dropped at its old default and refused at any other value.
         """
         known = {field.name: field for field in dataclasses.fields(cls)}
-        chosen = {}
+        chosen: dict[str, Any] = {}
         for name, value in values.items():
             if name in RETIRED:
                 _require_retired_default(name, value, source)
