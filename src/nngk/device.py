@@ -21,5 +21,5 @@ def pick_device(name: str | torch.device = DEVICE) -> torch.device:
     if device is None or device.type not in ("cpu", "cuda"):
         raise InputError(f"Unknown device {str(name)!r}: use 'auto', 'cpu' or 'cuda'.")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"PyTorch finds no CUDA GPU for the device {str(name)!r}: use 'auto' or 'cpu'.")
+        raise InputError(f"PyTorch sees no CUDA GPU for the device {str(name)!r}: use 'auto' or 'cpu'.")
     return device

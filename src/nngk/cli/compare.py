@@ -53,9 +53,8 @@ def compare_command(
     config: Path | None,
     **options: Any,
 ) -> None:
-    """Train several losses on DATA with the same split, network, augmentation and budget; the epoch is chosen by
-    validation, and the test part is looked at once per run. The task is 'metric' unless another is given. The same
-    command goes on with a comparison that was stopped.
+    """Train several losses on DATA with the same split, network, augmentation and budget. The epoch is chosen by
+    validation; the test part is looked at once per run. A comparison that was stopped goes on.
 
     \b
     nngk compare photos/ --losses nngk,softmax,proxy-anchor --seeds 3 --dim 64 --out comparison
