@@ -77,7 +77,8 @@ def main() -> None:
         table = sources.table("cub200", "metric").where("train").compact()
         pixels = resident_pixels(table, 256, given.device, given.cache)
         name, weights = sources.network(given.network)
-        network = create_network(name, weights=weights).to(given.device).eval().to(memory_format=torch.channels_last)
+        network = create_network(name, weights=weights, dim=None, pool="avg", layers=1, layer_norm=False)
+        network = network.to(given.device).eval().to(memory_format=torch.channels_last)
     taps, spec, layers = Taps(network, TAPS[given.network]), network.input, TAPS[given.network]
     labels = torch.as_tensor(table.labels).to(given.device)
     places = {path: row for row, path in enumerate(table.paths)}

@@ -42,7 +42,8 @@ def section_convolutions() -> None:
 
 
 def trainable(name: str) -> nn.Module:
-    network = create_network(name, dim=64, weights="random").to(DEVICE).to(memory_format=torch.channels_last)
+    network = create_network(name, dim=64, weights="random", pool="avg", layers=1, layer_norm=False)
+    network = network.to(DEVICE).to(memory_format=torch.channels_last)
     network.freeze_batchnorm()
     return network.train()
 

@@ -148,7 +148,7 @@ def section_training(args: argparse.Namespace, report: Report, device: torch.dev
 
 
 def section_compile(args: argparse.Namespace, report: Report, device: torch.device, table: ImageTable) -> None:
-    """What CUDA graphs add to a step, after the time that capturing takes."""
+    """Measure what CUDA graphs add to a step, after the time that capturing takes."""
     with tempfile.TemporaryDirectory() as home:
         for network, batch in (("googlenet-bvlc", 20), ("resnet50-v1", 128), ("googlenet-bvlc", 96)):
             if report.late(60) or args.quick:

@@ -25,7 +25,7 @@ class Stepper:
         m, classes, batch = (200, 10, 8) if args.quick else (100_000, 1000, 128)
         self.s = settings(args, "resnet50-v1", batch)
         self.device, self.pictures, self.batch = device, pictures, batch
-        network = create_network(self.s.network, dim=self.s.dim, weights="random", layer_norm=True)
+        network = create_network(self.s.network, dim=self.s.dim, weights="random", pool="avg", layers=1)
         self.network = network.to(device).to(memory_format=torch.channels_last).train()
         size = 16 if args.quick else network.input.size
         self.augment = Augmentation(size=size, mean=network.input.mean, std=network.input.std)

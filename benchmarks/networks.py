@@ -42,7 +42,7 @@ def one_epoch(name: str, pixels: Tensor, labels: Tensor, options: argparse.Names
     """Warm up, train an epoch, and say how fast and in how much memory."""
     device, cuda = options.device, torch.device(options.device).type == "cuda"
     torch.manual_seed(options.seed)
-    network = create_network(name, dim=options.dim, weights="random", layer_norm=True).to(device)
+    network = create_network(name, dim=options.dim, weights="random", pool="avg", layers=1).to(device)
     layout = torch.channels_last if options.precision == "bfloat16" else torch.contiguous_format
     network = network.to(memory_format=layout).train()
     if options.freeze_batchnorm:

@@ -66,7 +66,7 @@ def pooled_features(
 @torch.inference_mode()
 def measure(name: str, weights: Path, images: Images, labels: Tensor, device: str, batch_size: int) -> list[dict]:
     """A row for each pooling, plain and normalised."""
-    network = create_network(name, weights=weights).to(device).eval()
+    network = create_network(name, weights=weights, dim=None, pool="avg", layers=1, layer_norm=False).to(device).eval()
     pooled, seconds = pooled_features(network, images, device, batch_size)
     rows = []
     for pool, features in pooled.items():

@@ -39,8 +39,6 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "sigma x 3": {"sigma_factor": 3.0},
         "sigma x 4": {"sigma_factor": 4.0},
         "sigma learned": {"sigma": "learned"},
-        "margin 2": {"margin": 2.0},
-        "margin 4": {"margin": 4.0},
         "drop no centre": {"drop_centres": 0.0},
         "drop 0.8 of the centres": {"drop_centres": 0.8},
         "drop 0.97 of the centres": {"drop_centres": 0.97},
@@ -54,8 +52,6 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         # the bank
         "update every 0.25 epochs": {"update_interval": 0.25},
         "update every 3 epochs": {"update_interval": 3},
-        "write-back": {"write_back": True},
-        "write-back, all centres": {"write_back": True, "n_neighbours": None, "drop_centres": 0.0},
         # the images
         "crops from 0.08": {"crop_scale": 0.08},
         "crops from 0.3": {"crop_scale": 0.3},

@@ -85,7 +85,7 @@ def write_features(given: argparse.Namespace) -> None:
 
     table = read_images(given.dataset, data_dir=given.data_dir)
     table = table.select(np.random.default_rng(given.seed).permutation(len(table)))
-    network = create_network(given.network)
+    network = create_network(given.network, dim=None, pool="avg", layers=1, layer_norm=False)
     spec = network.input
     torch.set_num_threads(given.threads)
     images = Images(table, spec.resize, threads=given.threads)

@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results"))
     given = parser.parse_args()
     network = create_network(
-        given.network, weights=given.weights, pool="avg+max", layers=given.layers, layer_norm=True
+        given.network, dim=None, weights=given.weights, pool="avg+max", layers=given.layers, layer_norm=True
     ).to(given.device)
     table, spec = read_images(given.dataset, data_dir=given.data), network.input
     spec = replace(spec, resize=given.resize or spec.resize, size=given.crop or spec.size)

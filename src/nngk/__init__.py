@@ -1,10 +1,12 @@
 """Nearest-neighbour Gaussian kernels for images.
 
-Names load when they are first used, so that ``import nngk`` and the command line's help cost nothing.
+Names load when they are first used, so that ``import nngk`` and the help of the command line cost nothing.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from nngk import moved
 
 __version__ = "0.1.0"
 
@@ -45,6 +47,9 @@ if TYPE_CHECKING:
     from nngk.sklearn import KernelClassifier
     from nngk.training.loop import train
     from nngk.training.settings import Settings
+
+
+moved.install()
 
 
 def __getattr__(name: str) -> Any:

@@ -1,14 +1,15 @@
-"""Which device to work on."""
+"""The device to compute on."""
 
 import os
 
 import torch
 
+from nngk.defaults import DEVICE
 from nngk.errors import InputError
 
 
-def pick_device(name: str | torch.device) -> torch.device:
-    """The device of a name; 'auto' is a GPU where there is one.
+def pick_device(name: str | torch.device = DEVICE) -> torch.device:
+    """Return the device of a name; 'auto' is a GPU if there is one.
 
     >>> pick_device("cpu")
     device(type='cpu')
@@ -20,9 +21,9 @@ def pick_device(name: str | torch.device) -> torch.device:
     except RuntimeError:  # a name that PyTorch does not know either
         device = None
     if device is None or device.type not in ("cpu", "cuda"):
-        raise InputError(f"Unknown device {str(name)!r}; use 'auto', 'cpu' or 'cuda'.")
+        raise InputError(f"Unknown device {str(name)!r}: use 'auto', 'cpu' or 'cuda'.")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise InputError("The device 'cuda' was asked for, but PyTorch sees no CUDA GPU; use --device cpu.")
+        raise InputError(f"PyTorch sees no CUDA GPU for the device {str(name)!r}: use 'auto' or 'cpu'.")
     return device
 
 

@@ -1,4 +1,4 @@
-"""Progress on a terminal, one line a step elsewhere; both on standard error, so that answers stay clean."""
+"""Progress bars on a terminal and plain lines elsewhere, both on standard error, so that answers stay clean."""
 
 import contextlib
 import sys
@@ -10,8 +10,8 @@ from nngk.errors import printable
 Advance = Callable[..., None]  # (more, note=…)
 Seen = Callable[..., None]  # (done, total, note=…)
 
-_live: Any = None  # the display that is up: a task inside a task becomes a second line of it
-quiet = False
+_live: Any = None  # the display on the terminal: a task inside a task becomes a second line of it
+quiet = False  # whether nothing is shown at all
 
 
 def say(line: str) -> None:
@@ -27,7 +27,7 @@ def say(line: str) -> None:
 
 @contextlib.contextmanager
 def task(description: str, total: int) -> Iterator[Advance]:
-    """A bar with rate and time left; ``advance(n, note="…")`` moves it on. Without a terminal it shows nothing.
+    """Show a bar with the time left, which ``advance(n, note="…")`` moves on; without a terminal, show nothing.
 
     >>> with task("counting", 3) as advance:
     ...     advance(3)
@@ -46,7 +46,7 @@ def task(description: str, total: int) -> Iterator[Advance]:
 
 @contextlib.contextmanager
 def watch(description: str) -> Iterator[Seen]:
-    """The same bar for work that says how much is done of how much: ``seen(done, total)``."""
+    """Show the same bar for work that tells how much is done of how much: ``seen(done, total)``."""
     if quiet or not sys.stderr.isatty():
         yield lambda done, total, note=None: None
         return

@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nngk.defaults import NARROWEST, WIDEST
 from nngk.errors import InputError, MissingExtra
 from nngk.kernel.formulas import attention_difference, log_kernels
 from nngk.kernel.predict import Prediction, predictions
 from nngk.kernel.sigma import best_sigma
-from nngk.kernel.widths import NARROWEST, WIDEST
 from nngk.search import Engine, Exact
 
 try:

@@ -4,15 +4,11 @@ import json
 import shutil
 import subprocess
 import sys
-import time
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from nngk import cli
-from nngk.cli.options import _reasons
-from nngk.training.settings import Settings
 from shapes import TINY, command, environment, flags, nngk, write_shapes
 
 
@@ -58,58 +54,6 @@ def ask(monkeypatch, capfd):
         return code, out, err
 
     return run
-
-
-# -- what a person sees first
-
-
-def test_help_is_instant():
-    fastest = 9.0
-    for _ in range(3):
-        started = time.perf_counter()
-        done = nngk("--help")
-        fastest = min(fastest, time.perf_counter() - started)
-    assert done.returncode == 0 and fastest < 0.5
-    for name in ("demo", "train", "evaluate", "classify", "search", "add", "remove", "info"):
-        assert f"  {name} " in done.stdout
-
-
-def test_help_of_train_is_instant_and_gives_the_reasons():
-    started = time.perf_counter()
-    done = nngk("train", "--help")
-    assert done.returncode == 0 and time.perf_counter() - started < 1.5
-    text = " ".join(done.stdout.split())
-    assert "--resume" in text and "--background / --no-background" in text
-    assert (
-        "--n-neighbours INTEGER the paper's, longer than fresh lists would need; 0: all centres [default: 100]" in text
-    )
-
-
-def test_every_setting_has_its_reason_in_the_help():
-    assert not {field.name for field in fields(Settings)} - set(_reasons())
-
-
-@pytest.mark.parametrize("line", ["--help", "train --help", "--version", "nonsense", "train --bogus"])
-def test_nothing_heavy_is_imported_for_it(line):
-    program = (
-        "import sys; from nngk.cli import main\n"
-        f"sys.argv = ['nngk', *{line.split()!r}]\n"
-        "try: main()\n"
-        "except SystemExit: pass\n"
-        "heavy = {'torch', 'numpy', 'PIL', 'timm', 'rich'} & set(sys.modules)\n"
-        "assert not heavy, heavy"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment(), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-
-
-def test_version():
-    import nngk as package
-
-    done = nngk("--version")
-    assert done.returncode == 0 and package.__version__ in done.stdout
 
 
 # -- the walk
@@ -208,6 +152,29 @@ def test_networks_and_losses(ask):
     for name in ("networks", "losses"):
         code, out, _ = ask(name)
         assert (code == 0 and "small" in out) or "nngk" in out
+
+
+def test_options_win_over_the_file_and_the_file_over_the_preset(home, tmp_path, ask):
+    (tmp_path / "run.toml").write_text('batch-size = 6\ndim = "none"\nepochs = 3\nmargin = 0.0\n')
+    options = ["--preset", "quick", "--config", tmp_path / "run.toml", "--epochs", 1, "--device", "cpu"]
+    code, out, err = ask("train", home / "shapes", "--out", tmp_path / "m", *options, "--layers", "auto", "--json")
+    assert code == 0, err
+    settings = json.loads(out)["settings"]
+    assert (settings["network"], settings["lr"]) == ("small", 1e-3)  # the preset's
+    assert (settings["batch_size"], settings["dim"]) == (6, None)  # the file's
+    assert settings["epochs"] == 1  # the command line's
+    assert settings["optimiser"] == "adamw"  # the default
+
+
+def test_the_best_preset_has_room_for_more_classes_than_the_data(home, tmp_path, ask):
+    tiny = flags(**{k: v for k, v in TINY.items() if k not in ("dim", "epochs", "lr")})
+    code, out, err = ask(
+        "train", home / "shapes", "--out", tmp_path / "m", "--preset", "best", *tiny, "--epochs", 1, "--json"
+    )
+    assert code == 0, err
+    settings = json.loads(out)["settings"]
+    assert (settings["dim"], settings["pool"], settings["lr"]) == (64, "avg+max", 1e-4)
+    assert settings["batch_size"] == TINY["batch_size"]
 
 
 def test_train_from_a_csv_file_with_splits(home, tmp_path, ask):

@@ -78,8 +78,12 @@ def test_wrong_values(refused, home, tmp_path):
     out = tmp_path / "m"
     assert "'ten' is not a valid integer" in refused("train", home / "shapes", "--epochs", "ten", code=2)
     assert "'epochs' must be at least 1" in refused("train", home / "shapes", "--epochs", 0)
-    assert "'sigma' must be a number or 'auto'" in refused("train", home / "shapes", "--sigma", "broad")
-    assert "'seed' must be at least 0" in refused("train", home / "shapes", "--seed", -1)
+    assert "'sigma' must be a number, 'auto', 'validation' or 'learned'" in refused(
+        "train", home / "shapes", "--sigma", "broad"
+    )
+    assert "'seed' must be from 0 to below 2147483648" in refused("train", home / "shapes", "--seed", -1)
+    assert "'dim' must be a whole number or 'none'; got 'big'" in refused("train", home / "shapes", "--dim", "big")
+    assert "'sharp' is not one of 'best'" in refused("train", home / "shapes", "--preset", "sharp", code=2)
     assert "'50 steps'" in refused("train", home / "shapes", "--out", out, *OPTIONS, "--update-interval", "often")
     assert "toaster" in refused("train", home / "shapes", "--out", out, *OPTIONS, "--device", "toaster")
     assert "network" in refused("train", home / "shapes", "--out", out, "--network", "smal", "--device", "cpu")
@@ -93,6 +97,9 @@ def test_settings_files(refused, home, tmp_path):
     path.write_text("n_neighbors = 3\n")
     complaint = refused("train", home / "shapes", "--config", path)
     assert f"Unknown setting 'n_neighbors' in {path}. Did you mean 'n_neighbours'?" in complaint
+    path.write_text("margin = 2.0\n")
+    complaint = refused("train", home / "shapes", "--config", path)
+    assert f"margin = 2.0 in {path} is no longer supported" in complaint and "remove it" in complaint
     path.write_text('epochs = "3"\n')
     assert "'epochs' must be a whole number; got '3'" in refused("train", home / "shapes", "--config", path)
 

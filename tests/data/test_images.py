@@ -81,7 +81,7 @@ def test_cache_drops_packs_whose_pictures_all_changed(pets: Path, tmp_path: Path
 
 def test_an_interrupted_build_goes_on(pets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
-    from nngk.data.packs import build as module
+    from nngk.data.packs import writer as module
 
     monkeypatch.setattr(module, "_CHUNK", 4)
     monkeypatch.setattr(module, "_SAVE_SECONDS", 0.0)

@@ -92,7 +92,7 @@ def test_parameters_are_the_heads_and_the_backbones() -> None:
     head, backbone = network.embedding_parameters(), network.backbone_parameters()
     assert {id(p) for p in head + backbone} == {id(p) for p in network.parameters()}
     assert len(head) == 3  # the exponent, the weight, the bias
-    assert create_network("small").embedding_parameters() == []
+    assert create_network("small", dim=None).embedding_parameters() == []
 
 
 def test_dropout_is_active_in_train_mode_only() -> None:
@@ -164,7 +164,7 @@ def test_bad_settings_are_refused_before_the_backbone_is_built() -> None:
 
 def test_vector_networks_take_no_pooling() -> None:
     with pytest.warns(UserWarning, match="pool='gem' has no effect"):
-        network = create_network("alexnet", weights="random", pool="gem")
+        network = create_network("alexnet", dim=None, weights="random", pool="gem")
     assert network.config["pool"] is None
     assert network.embedding_parameters() == []
 

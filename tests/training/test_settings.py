@@ -2,19 +2,44 @@
 
 import dataclasses
 import math
+from typing import get_args, get_type_hints
 
 import pytest
 import torch
 from torch import nn
 
-from nngk.cli.options import _reasons, given_settings
 from nngk.errors import InputError
+from nngk.training.fields import About, about, expected
 from nngk.training.optimiser import create_optimiser, rate, set_rate
-from nngk.training.settings import Settings, read_config
+from nngk.training.settings import GROUPS, RETIRED, Settings, read_config
+
+FIELDS = {field.name: field for field in dataclasses.fields(Settings)}
 
 
-def test_every_default_has_its_reason():
-    assert set(_reasons()) == {f.name for f in dataclasses.fields(Settings)}
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_setting_says_what_it_does_in_sentences(name):
+    told = about(FIELDS[name])
+    assert told.group in GROUPS
+    assert told.help[0].isupper() and told.help.endswith(".") and len(told.help.split()) >= 4
+    hint = get_type_hints(Settings)[name]
+    # What is empty has a word, and the help says what it stands for.
+    assert (type(None) in get_args(hint)) == bool(told.empty)
+    assert not told.empty or any(said in told.help for said in (f"'{told.empty}'", "By default"))
+    numeric = {int, float} & {hint, *get_args(hint)} and name != "update_interval"  # which has its own check
+    assert bool(told.limits()) == bool(numeric), "a number has limits"
+
+
+def test_groups_stand_together():
+    groups = [about(field).group for field in FIELDS.values()]
+    assert list(dict.fromkeys(groups)) == list(GROUPS) and groups == sorted(groups, key=GROUPS.index)
+
+
+def test_limits_in_words():
+    assert About("", "", above=0, most=1).limits() == "above 0 and up to 1"
+    assert About("", "", above=0).limits() == "above 0"
+    assert About("", "", most=5).limits() == "at most 5" and About("", "").limits() == ""
+    assert About("", "", least=1, most=9, empty="none").limits() == "from 1 to 9, or 0 for none"
+    assert expected(bool | None, About("", "", empty="auto")) == "true or false or 'auto'"
 
 
 def test_round_trip():
@@ -43,28 +68,37 @@ def test_unknown_name_without_a_neighbour():
         ("flip", 1, "true or false"),
         ("task", "cluster", "'classify' or 'metric'"),
         ("network", 3, "a text"),
-        ("sigma", "broad", "a number or 'auto' or 'validation' or 'learned'"),
-        ("dim", "64", "a whole number or empty"),
+        ("sigma", "broad", "a number, 'auto', 'validation' or 'learned'"),
+        ("dim", "64", "a whole number or 'none'"),
         ("epochs", 0, "at least 1"),
         ("batch_size", 1, "from 2 to 1048576"),
         ("batch_size", 10**20, "from 2 to 1048576"),
-        ("guaranteed", 10**10, "at most 10000"),
-        ("wide", 10**11, "at most 16384"),
+        ("guaranteed", 10**10, "from 0 to 10000"),
+        ("wide", 10**11, "from 1 to 16384, or 0 for auto"),
+        ("wide", 64, "at least as large as 'dim'"),
         ("lr", 0, "above 0 and up to 1e+06"),
         ("lr", math.nan, "above 0 and up to 1e+06"),
         ("lr", math.inf, "above 0 and up to 1e+06"),
         ("sigma", -1.0, "from 1e-15 to 1e+15"),
         ("sigma", math.inf, "from 1e-15 to 1e+15"),
         ("sigma", 1e30, "from 1e-15 to 1e+15"),
-        ("dim", -3, "at least 1, or 0 for none"),
+        ("dim", -3, "from 1 to 65536, or 0 for none"),
         ("n_neighbours", -1, "at least 1, or 0 for none"),
-        ("crop_size", -16, "at least 1, or 0 for none"),
-        ("guaranteed", -1, "at least 0"),
-        ("seed", -1, "at least 0"),
-        ("seed", 10**13, "below 2147483648"),
-        ("margin", math.inf, "from 0 to 1e+06"),
+        ("crop_size", -16, "at least 1, or 0 for auto"),
+        ("layers", -1, "at least 1, or 0 for auto"),
+        ("guaranteed", -1, "from 0 to 10000"),
+        ("seed", -1, "from 0 to below 2147483648"),
+        ("seed", 10**13, "from 0 to below 2147483648"),
+        ("clip", math.inf, "from 0 to 1e+06"),
+        ("freeze", 0, "true or false or 'auto'"),
+        ("cache", 0, "a text or 'auto'"),
+        ("resident_gib", math.inf, "from 0 to 1e+06"),
+        ("compile", "default", "'auto', 'off' or 'graphs'"),
+        ("drop_centres", 1.0, "from 0 to below 1"),
+        ("whiten", 1.5, "from 0 to 1"),
+        ("whiten", 0.5, "0 where nothing is reduced"),
         ("embedding_lr_factor", 1e300, "above 0 and up to 1e+06"),
-        ("dim", 10**8, "at most 65536"),
+        ("dim", 10**8, "from 1 to 65536, or 0 for none"),
         ("patience", -1, "at least 0"),
         ("weight_decay", -1e-4, "from 0 to 1e+06"),
         ("momentum", math.nan, "from 0 to 1e+06"),
@@ -79,7 +113,8 @@ def test_unknown_name_without_a_neighbour():
 def test_wrong_values(name, value, expected):
     with pytest.raises(InputError) as caught:
         Settings(**{name: value})
-    assert f"'{name}' must be {expected}; got {value!r}" in str(caught.value)
+    said = str(caught.value)
+    assert said.startswith(f"The setting '{name}' must be {expected}") and said.endswith(f"; got {value!r}.")
 
 
 def test_config_file(tmp_path):
@@ -87,7 +122,31 @@ def test_config_file(tmp_path):
     path.write_text('epochs = 3\nbatch-size = 16  # with either dash\nsigma = "learned"\nflip = false\ndim = 0\n')
     settings = Settings.from_dict(read_config(path), str(path))
     assert (settings.epochs, settings.batch_size, settings.sigma, settings.flip) == (3, 16, "learned", False)
-    assert not settings.dim
+    assert settings.dim is None
+
+
+def test_words_and_zero_stand_for_empty():
+    settings = Settings.from_dict({"dim": "none", "layers": "auto", "freeze": "auto", "cache": "auto", "wide": 0})
+    assert (settings.dim, settings.layers, settings.freeze, settings.cache, settings.wide) == (None,) * 5
+    assert Settings(n_neighbours=0) == Settings(n_neighbours=None)
+    assert Settings.from_dict({"sigma": "auto", "device": "auto"}) == Settings()  # words of their own
+    with pytest.raises(InputError, match="'epochs' must be a whole number; got 'auto'"):
+        Settings.from_dict({"epochs": "auto"})
+    with pytest.raises(InputError, match="'dim' must be a whole number or 'none'; got 'auto'"):
+        Settings.from_dict({"dim": "auto"})
+
+
+def test_files_of_the_version_before():
+    assert Settings.from_dict({"epochs": 3, "margin": 0.0, "write_back": False}) == Settings(epochs=3)
+    assert not set(RETIRED) & set(FIELDS)
+    for name, value in (("margin", 2.0), ("write_back", True), ("write_back", "yes"), ("margin", None)):
+        with pytest.raises(InputError, match=f"{name} = .* in old.toml is no longer supported.*remove it"):
+            Settings.from_dict({name: value}, "old.toml")
+    for value in ("default", "reduce-overhead"):
+        with pytest.raises(InputError, match=f"compile = '{value}' in old.toml is no longer supported: use 'auto'"):
+            Settings.from_dict({"compile": value}, "old.toml")
+    with pytest.raises(InputError, match=r"'compile' must be .*; got \['default'\]"):
+        Settings.from_dict({"compile": ["default"]})
 
 
 def test_config_files_that_cannot_be_read(tmp_path):
@@ -99,14 +158,6 @@ def test_config_files_that_cannot_be_read(tmp_path):
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="not valid TOML"):
         read_config(tmp_path / "binary.toml")
-
-
-def test_what_is_not_given_stays_out():
-    given = given_settings(
-        {"epochs": 3, "dim": 0, "sigma": "0.5", "update_interval": "2 steps", "lr": None, "flip": False}
-    )
-    assert given == {"epochs": 3, "dim": None, "sigma": 0.5, "update_interval": "2 steps", "flip": False}
-    assert Settings.from_dict(given).sigma == 0.5
 
 
 def test_rate_rises_and_falls():

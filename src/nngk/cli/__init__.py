@@ -1,5 +1,6 @@
 """The command line: thin skins over the library, each loaded when it is called, so that help is instant."""
 
+import difflib
 import io
 import sys
 from importlib import import_module
@@ -10,22 +11,22 @@ import click
 from nngk import __version__
 from nngk.errors import InputError, printable
 
-# command: (module, what it does). The line is here so that the list of commands imports nothing.
+# Name, module and purpose of each command. The purpose is here so that the list of commands imports nothing.
 COMMANDS = {
-    "demo": ("nngk.cli.demo", "See it work: train on digits, add classes, write a page. No download, under 3 minutes."),
+    "demo": ("nngk.cli.demo", "See it work on handwritten digits, in three minutes and without a download."),
     "train": ("nngk.cli.train", "Train a model on a folder of images, a CSV file or a known dataset."),
-    "evaluate": ("nngk.cli.ask", "Measure a model on labelled images."),
-    "classify": ("nngk.cli.ask", "Say what images show, how sure, and which training images decided it."),
-    "search": ("nngk.cli.ask", "Find the most similar images of the bank."),
-    "add": ("nngk.cli.change", "Teach a model a class by showing it images; no training."),
-    "remove": ("nngk.cli.change", "Make a model forget a class."),
-    "info": ("nngk.cli.ask", "What a model folder holds."),
+    "classify": ("nngk.cli.use_model", "Say what images show, how surely, and which training images decided it."),
+    "search": ("nngk.cli.use_model", "Find the training images that are most similar to an image."),
+    "evaluate": ("nngk.cli.use_model", "Measure a model on labelled images."),
+    "info": ("nngk.cli.use_model", "Show what a model folder holds."),
+    "add": ("nngk.cli.change_model", "Teach a model a class by showing it images, without training."),
+    "remove": ("nngk.cli.change_model", "Make a model forget a class."),
     "data": ("nngk.cli.data", "Check, download and pack datasets."),
-    "networks": ("nngk.cli.listings", "The networks and where their weights come from."),
-    "compare": ("nngk.cli.compare", "Train several losses under one protocol and compare them."),
+    "networks": ("nngk.cli.list_choices", "List the networks and where their weights come from."),
+    "losses": ("nngk.cli.list_choices", "List the losses to train with."),
+    "compare": ("nngk.cli.compare", "Compare several losses under one protocol."),
     "paper": ("nngk.cli.paper", "Run the paper's tables and figures, and report them beside the published ones."),
     "bench": ("nngk.cli.bench", "Measure neighbour search on this machine."),
-    "losses": ("nngk.cli.listings", "The losses that train can use."),
 }
 
 
@@ -48,24 +49,22 @@ class Commands(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            import difflib
-
             near = difflib.get_close_matches(args[0], COMMANDS, 1)
             hint = f" Did you mean '{near[0]}'?" if near else f" Commands: {', '.join(COMMANDS)}."
             ctx.fail(f"No such command '{args[0]}'.{hint}")
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def cli() -> None:
     """Nearest-neighbour Gaussian kernels for images: one model that classifies, retrieves, says when it does not
-    know, and learns a class by being shown it."""
+    know, and learns a class by being shown it. 'nngk COMMAND --help' says more about each command."""
 
 
 def main() -> None:
-    """The entry point: a user's mistake ends in a sentence, never in a traceback."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a file name that is no text comes out as the bytes that it is
+    """Run the command line: a user's mistake ends in a sentence, never in a traceback."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a file name that is not text is printed as the bytes that it is
         sys.stdout.reconfigure(errors="surrogateescape")
     try:
         code = cli(standalone_mode=False)
@@ -82,7 +81,7 @@ def main() -> None:
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(0)
-    except OSError as error:  # a full disk, a folder that may not be written: the machine's, not a bug
+    except OSError as error:  # a full disk, or a folder that cannot be written to
         what = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
         click.echo(f"Error: {printable(what)}. Check the path, its permissions and the space on the disk.", err=True)
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""``nngk bench``: measurements on your own machine."""
+"""``nngk bench``: measurements on one's own machine."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from nngk.cli.options import json_option
+from nngk.cli.options import folder_or_file, json_option
+from nngk.errors import InputError
 
 
 @click.group("bench")
@@ -14,15 +15,37 @@ def bench_command() -> None:
     """Measure on this machine, side by side in one run."""
 
 
-@bench_command.command("search")
-@click.option("--n", type=click.IntRange(2), default=50_000, show_default=True, help="Points.")
-@click.option("--dim", type=click.IntRange(1), default=512, show_default=True, help="Their dimensions.")
-@click.option("--k", "ks", default="10,100", show_default=True, help="Neighbours, with commas between.")
-@click.option("--peers", default="exact,fanng,hnswlib,faiss-flat,faiss-hnsw,pynndescent", show_default=True)
-@click.option("--features", type=click.Path(path_type=Path), help="A .npy file of vectors in place of made ones.")
-@click.option("--threads", type=click.IntRange(1), help="For every engine.  [default: as many as there are cores]")
-@click.option("--seed", default=0, show_default=True)
-@click.option("--out", type=click.Path(path_type=Path), help="Folder for search.csv and the plot.")
+@bench_command.command("search", short_help="Compare the engines for neighbour search.")
+@click.option(
+    "--n", metavar="N", type=click.IntRange(2), default=50_000, show_default=True, help="Generate this many points."
+)
+@click.option(
+    "--dim", metavar="N", type=click.IntRange(1), default=512, show_default=True, help="Give them this many dimensions."
+)
+@click.option(
+    "--k", "ks", metavar="N,N,…", default="10,100", show_default=True, help="Find these numbers of neighbours."
+)
+@click.option(
+    "--peers",
+    metavar="NAME,NAME,…",
+    default="exact,fanng,hnswlib,faiss-flat,faiss-hnsw,pynndescent",
+    show_default=True,
+    help="Compare these engines, separated by commas.",
+)
+@click.option(
+    "--features",
+    metavar="FILE",
+    type=folder_or_file,
+    help="Read the points from a .npy file instead of generating them.",
+)
+@click.option(
+    "--threads",
+    metavar="N",
+    type=click.IntRange(1),
+    help="Let every engine use this many threads.  [default: one per core]",
+)
+@click.option("--seed", metavar="N", default=0, show_default=True, help="Generate the points from this seed.")
+@click.option("--out", metavar="FOLDER", type=folder_or_file, help="Write search.csv and the plot to this folder.")
 @json_option
 def search_command(
     n: int,
@@ -35,14 +58,12 @@ def search_command(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Neighbour search: recall against queries a second, build time and memory of every engine, and the time of all
-    points' neighbour lists."""
-    from nngk.errors import InputError
-
+    """Measure every engine's recall against its queries per second, its build time and memory, and the time that the
+    neighbour lists of all points take."""
     try:
         sizes = [int(part) for part in ks.split(",")]
     except ValueError:
-        raise InputError(f"--k expects whole numbers with commas between, such as 10,100; got '{ks}'.") from None
+        raise InputError(f"--k expects whole numbers separated by commas, such as 10,100; got '{ks}'.") from None
     from nngk.experiments.bench.search import bench_search
     from nngk.progress import say
 
@@ -59,9 +80,7 @@ def _vectors(path: Path | None) -> Any:
     import numpy as np
     import torch
 
-    from nngk.errors import InputError
-
     try:
         return torch.as_tensor(np.load(path, allow_pickle=False)).float()
     except (OSError, ValueError, TypeError) as error:
-        raise InputError(f"{path} is not a .npy file of numbers: {error}.") from None
+        raise InputError(f"{path} cannot be read as a .npy file of numbers: {error}.") from None

@@ -5,10 +5,8 @@ from pathlib import Path
 
 import click
 
-from nngk.cli.options import json_option
+from nngk.cli.options import ALLOW_MISSING, boxes_option, folder_or_file, json_option
 from nngk.errors import InputError
-
-folder = click.Path(path_type=Path)
 
 
 @click.group("data")
@@ -16,12 +14,13 @@ def data_command() -> None:
     """Check, download and pack datasets: cub200, cars196, flowers102, leafsnap, or any folder of images."""
 
 
-@data_command.command("check")
-@click.argument("directory", type=folder)
+@data_command.command("check", short_help="Say what is complete and what is broken in a folder.")
+@click.argument("directory", type=folder_or_file)
 @click.option("--decode/--no-decode", default=True, show_default=True, help="Open every image to find broken ones.")
 @json_option
 def check_command(directory: Path, decode: bool, as_json: bool) -> None:
-    """Say what DIRECTORY is, what is complete and what is broken. Exits with 1 where something is missing or broken."""
+    """Say what DIRECTORY holds, what is complete and what is broken. The exit code is 1 if anything is missing or
+    broken."""
     from nngk.data.check import check_folder
     from nngk.progress import watch
 
@@ -32,11 +31,11 @@ def check_command(directory: Path, decode: bool, as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-@data_command.command("download")
+@data_command.command("download", short_help="Fetch a dataset from its official address.")
 @click.argument("name")
-@click.argument("directory", type=folder)
+@click.argument("directory", type=folder_or_file)
 def download_command(name: str, directory: Path) -> None:
-    """Fetch the dataset NAME from its official address into DIRECTORY; a download that was cut goes on."""
+    """Fetch the dataset NAME from its official address into DIRECTORY; a download that was interrupted goes on."""
     from nngk.data.datasets.download import download
     from nngk.progress import say, watch
 
@@ -45,15 +44,28 @@ def download_command(name: str, directory: Path) -> None:
     click.echo(f"{name} is in {directory}. Check it with: nngk data check {directory}")
 
 
-@data_command.command("pack")
+@data_command.command("pack", short_help="Decode a dataset once into a pack that trains anywhere.")
 @click.argument("name")
-@click.argument("directory", type=folder)
-@click.argument("out", type=folder)
-@click.option("--size", type=click.IntRange(1), default=256, show_default=True, help="Side of the squared images.")
-@click.option("--task", type=click.Choice(["classify", "metric"]), default="classify", show_default=True)
-@click.option("--boxes/--no-boxes", default=None, help="Crop to the bounding boxes.  [default: as the paper does]")
-@click.option("--seed", default=0, show_default=True, help="Of the validation split.")
-@click.option("--allow-missing", is_flag=True, help="Go on with an incomplete copy.")
+@click.argument("directory", type=folder_or_file)
+@click.argument("out", type=folder_or_file)
+@click.option(
+    "--size",
+    metavar="PIXELS",
+    type=click.IntRange(1),
+    default=256,
+    show_default=True,
+    help="Store images as squares of this many pixels a side.",
+)
+@click.option(
+    "--task",
+    type=click.Choice(["classify", "metric"]),
+    default="classify",
+    show_default=True,
+    help="Split the dataset for this task.",
+)
+@boxes_option()
+@click.option("--seed", metavar="N", default=0, show_default=True, help="Draw the validation split from this seed.")
+@click.option("--allow-missing", is_flag=True, help=ALLOW_MISSING)
 @json_option
 def pack_command(
     name: str,
@@ -66,8 +78,8 @@ def pack_command(
     allow_missing: bool,
     as_json: bool,
 ) -> None:
-    """Decode the dataset NAME (or 'folder') in DIRECTORY once into the pack OUT, which trains anywhere without the
-    original images: nngk train OUT."""
+    """Decode the dataset NAME (or 'folder' for any folder of images) in DIRECTORY once into the pack OUT, which trains
+    anywhere without the original images: nngk train OUT."""
     from nngk.data import pack, read_images
     from nngk.progress import watch
 

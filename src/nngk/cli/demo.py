@@ -1,35 +1,35 @@
 """``nngk demo``."""
 
 import json
+import shutil
 import time
 from pathlib import Path
 
 import click
 
-from nngk.cli.options import json_option
+from nngk.cli.options import folder_or_file, json_option
 from nngk.errors import InputError
 
 
 @click.command("demo")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    type=folder_or_file,
     default=Path("nngk-demo"),
     show_default=True,
-    help="Folder for everything.",
+    help="Write everything to this folder.",
 )
 @click.option("--force", is_flag=True, help="Replace what an earlier demonstration left in --out.")
 @json_option
 def demo_command(out: Path, force: bool, as_json: bool) -> None:
-    """See it work, offline: write scikit-learn's digits as an image folder, train on eight of the ten, measure
+    """See it work, offline: write scikit-learn's digits as a folder of images, train on eight of the ten, measure
     retrieval on the two unseen ones, add them as new classes from five pictures each, classify, and write a page."""
     if (out / "model").exists() and not force:
         raise InputError(
             f"{out} holds an earlier demonstration. Look at {out / 'index.html'}, or replace it with --force."
         )
     if force:
-        import shutil
-
         shutil.rmtree(out / "model", ignore_errors=True)
     started = time.perf_counter()
     from nngk.experiments.demo.digits import demonstrate

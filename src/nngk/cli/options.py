@@ -1,67 +1,51 @@
-"""Command-line options made from the settings: one for each field, its help the comment beside its default."""
+"""Options that several commands share."""
 
-import dataclasses
-import inspect
-import re
-from collections.abc import Callable
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from pathlib import Path
+from typing import Any
 
 import click
 
-from nngk.training.settings import Settings
+from nngk import progress
+from nngk.cli.grouped_help import GroupedOption
+from nngk.defaults import DEVICE
+
+folder_or_file = click.Path(path_type=Path)
+
+
+def _set_quiet(ctx: click.Context, option: click.Parameter, quiet: bool) -> None:
+    progress.quiet = quiet
+
+
+def seldom(*names: str, **rest: Any) -> Any:
+    """Return an option that only ``--help-all`` shows."""
+    return click.option(*names, cls=GroupedOption, everyday=False, **rest)
+
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JSON on standard output.")
-device_option = click.option("--device", default="cpu", show_default=True, help="cpu or cuda.")
+quiet_option = click.option("--quiet", is_flag=True, expose_value=False, callback=_set_quiet, help="Show no progress.")
+device_option = click.option(
+    "--device",
+    metavar="auto|cpu|cuda",
+    default=DEVICE,
+    show_default=True,
+    help="Compute on the CPU or on a CUDA GPU; auto takes a GPU if there is one.",
+)
+data_dir_option = click.option(
+    "--data-dir",
+    metavar="FOLDER",
+    type=folder_or_file,
+    help="Find a dataset that is given by name, or a CSV file's images, in this folder.",
+)
 
 
-def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add an option for every field of :class:`Settings`; what is not given stays None."""
-    hints, reasons = get_type_hints(Settings), _reasons()
-    for field in reversed(dataclasses.fields(Settings)):
-        command = _option(field.name, hints[field.name], field.default, reasons.get(field.name, ""))(command)
-    return command
-
-
-def given_settings(values: dict[str, Any]) -> dict[str, Any]:
-    """The settings that were given, with 0 for 'none' where a setting can be empty."""
-    hints = get_type_hints(Settings)
-    out: dict[str, Any] = {}
-    for field in dataclasses.fields(Settings):
-        value = values.get(field.name)
-        if value is None:
-            continue
-        out[field.name] = None if field.name in ("dim", "n_neighbours") and value == 0 else value
-        if float in get_args(hints[field.name]) and isinstance(value, str):
-            out[field.name] = _number(value)
-    return out
-
-
-def _option(name: str, hint: Any, default: Any, reason: str) -> Callable[..., Any]:
-    flag = f"--{name.replace('_', '-')}"
-    shown = "auto" if default is None else ("yes" if default else "no") if isinstance(default, bool) else default
-    text = f"{reason}  [default: {shown}]"
-    kinds = get_args(hint) or (hint,)
-    if bool in kinds:
-        return click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=text)
-    if get_origin(hint) is Literal:
-        return click.option(flag, name, type=click.Choice([str(k) for k in kinds]), default=None, help=text)
-    kind: Any = (
-        str if (str in kinds or any(get_origin(k) is Literal for k in kinds)) else int if int in kinds else float
+def boxes_option(default: str = "as in the paper") -> Any:
+    """Return the option for bounding boxes, with the default in words."""
+    return click.option(
+        "--boxes/--no-boxes",
+        cls=GroupedOption,
+        default=None,
+        help=f"Crop images to the bounding boxes of a dataset.  [default: {default}]",
     )
-    return click.option(flag, name, type=kind, default=None, help=text)
 
 
-def _reasons() -> dict[str, str]:
-    """The comments beside the defaults."""
-    try:
-        source = inspect.getsource(Settings)
-    except OSError:  # installed without its source
-        return {}
-    return {m[1]: m[2] for m in re.finditer(r"^    (\w+): [^\n]*?  # ([^\n]*)$", source, re.MULTILINE)}
-
-
-def _number(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
+ALLOW_MISSING = "Go on with a dataset of which some images are missing."

@@ -6,20 +6,25 @@ from pathlib import Path
 
 import click
 
-from nngk.cli.options import json_option
+from nngk.cli.options import device_option, folder_or_file, json_option, quiet_option
 from nngk.errors import InputError
+from nngk.training.presets import MEASURED
+
+RESULTS = Path("results")
+
+RESULTS_HELP = "Read the results from this folder."
 
 
-@click.group("paper", short_help="Run the paper's tables and figures, and write the report.")
+@click.group("paper")
 def paper_command() -> None:
-    """Every table and figure of the paper from one command, ours beside the published ones."""
+    """Run every table and figure of the paper, and report our results beside the published ones."""
 
 
-@paper_command.command("list", short_help="The experiments, and what has been run of them.")
-@click.option("--results", type=click.Path(path_type=Path), default=Path("results"), show_default=True)
+@paper_command.command("list", short_help="List the experiments and how often each was run.")
+@click.option("--results", metavar="FOLDER", type=folder_or_file, default=RESULTS, show_default=True, help=RESULTS_HELP)
 @json_option
 def list_command(results: Path, as_json: bool) -> None:
-    """The experiments by name."""
+    """List the experiments by name, with the data and networks that they need and how often each was run."""
     from nngk.experiments.paper.experiments import EXPERIMENTS
     from nngk.experiments.paper.store import read_rows
 
@@ -45,26 +50,45 @@ def list_command(results: Path, as_json: bool) -> None:
 
 @paper_command.command("run", short_help="Run experiments by name.")
 @click.argument("names", nargs=-1, required=True)
-@click.option("--data", type=click.Path(path_type=Path), help="Folder of the datasets or packs.  [default: NNGK_DATA]")
-@click.option("--weights", help="Folder of weights files, or 'imagenet' to download.  [default: NNGK_WEIGHTS]")
+@click.option(
+    "--data",
+    metavar="FOLDER",
+    type=folder_or_file,
+    help="Find the datasets or packs in this folder.  [default: the environment's NNGK_DATA]",
+)
+@click.option(
+    "--weights",
+    metavar="FOLDER|imagenet",
+    help="Find files of weights in this folder, or download them.  [default: the environment's NNGK_WEIGHTS]",
+)
 @click.option(
     "--preset",
-    type=click.Choice(["paper", "best", "both", "frozen"]),
+    type=click.Choice([*MEASURED, "both"]),
     default="both",
     show_default=True,
-    help="The paper's settings, our recipe, or our recipe on a network that is not trained: for a CPU.",
+    help="Use the paper's settings, our own recipe, our recipe on a frozen network (for a CPU), or paper and best.",
 )
-@click.option("--seeds", default=3, show_default=True, help="Runs of each trial.")
-@click.option("--quick", is_flag=True, help="Generated pictures and a tiny network: the path, not the figures.")
-@click.option("--network", help="Take this network where an experiment has a single one.")
-@click.option("--only", multiple=True, metavar="COLUMN=VALUES", help="Such as dim=64,1024 or dataset=flowers102.")
-@click.option("--results", type=click.Path(path_type=Path), help="Folder of the rows.  [default: results]")
+@click.option("--seeds", metavar="N", default=3, show_default=True, help="Run each trial with this many seeds.")
+@click.option("--quick", is_flag=True, help="Try the path only, with generated pictures and a tiny network.")
+@click.option("--network", metavar="NAME", help="Use this network in experiments that have a single one.")
 @click.option(
-    "--work", type=click.Path(path_type=Path), help="Folder of runs and decoded images.  [default: runs/paper]"
+    "--only",
+    multiple=True,
+    metavar="COLUMN=VALUES",
+    help="Run only the trials with these values, such as dim=64,1024 or dataset=flowers102.",
 )
-@click.option("--device", default="auto", show_default=True, help="cpu or cuda; auto: a GPU if there is one.")
-@click.option("--commit", help="The source's commit to record, where git is not there to ask.")
-@click.option("--quiet", is_flag=True, help="No progress.")
+@click.option(
+    "--results", metavar="FOLDER", type=folder_or_file, help="Write the rows to this folder.  [default: results]"
+)
+@click.option(
+    "--work",
+    metavar="FOLDER",
+    type=folder_or_file,
+    help="Keep runs and decoded images in this folder.  [default: runs/paper]",
+)
+@device_option
+@click.option("--commit", metavar="HASH", help="Record this commit of the source where git cannot be asked.")
+@quiet_option
 @json_option
 def run_command(
     names: tuple[str, ...],
@@ -79,20 +103,17 @@ def run_command(
     work: Path | None,
     device: str,
     commit: str | None,
-    quiet: bool,
     as_json: bool,
 ) -> None:
-    """Run the experiments NAMES ('all' for all) and write a row for every run to results/NAME.csv.
+    """Run the experiments NAMES ('all' for all) and write one row per run to results/NAME.csv.
 
-    What is finished is not run again, what was cut goes on, what has no data or weights is left out with a sentence.
+    Finished runs are not repeated, interrupted ones go on, and trials without data or weights are left out and named.
 
     \b
     nngk paper run birds-metric --data datasets --weights weights --preset best --only dim=64
     """
-    from nngk import progress
     from nngk.experiments.paper.runner import results_folder, run_experiments
 
-    progress.quiet = quiet
     rows = run_experiments(
         "all" if names == ("all",) else names,
         data=data,
@@ -120,21 +141,26 @@ def run_command(
 
 
 @paper_command.command("report", short_help="Write the report from the results.")
-@click.option("--results", type=click.Path(path_type=Path), default=Path("results"), show_default=True)
-@click.option("--out", type=click.Path(path_type=Path), default=Path("report.html"), show_default=True)
-@click.option("--quiet", is_flag=True, help="No progress.")
-def report_command(results: Path, out: Path, quiet: bool) -> None:
-    """One HTML page with all in it, and the same in Markdown with its figures in a folder beside it."""
-    from nngk import progress
+@click.option("--results", metavar="FOLDER", type=folder_or_file, default=RESULTS, show_default=True, help=RESULTS_HELP)
+@click.option(
+    "--out",
+    metavar="FILE",
+    type=folder_or_file,
+    default=Path("report.html"),
+    show_default=True,
+    help="Write the page to this file.",
+)
+@quiet_option
+def report_command(results: Path, out: Path) -> None:
+    """Write one HTML page with everything in it, and the same in Markdown with its figures in a folder beside it."""
     from nngk.experiments.paper.report import write_report
 
-    progress.quiet = quiet
     for path in write_report(results, out):
         click.echo(path)
 
 
 def parse_only(texts: tuple[str, ...]) -> dict[str, list[str]]:
-    """Columns and values of ``--only``.
+    """Return the columns and values of ``--only``.
 
     >>> parse_only(("dim=64,128", "loss=nngk"))
     {'dim': ['64', '128'], 'loss': ['nngk']}

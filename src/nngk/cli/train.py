@@ -6,37 +6,43 @@ from typing import Any
 
 import click
 
-from nngk.cli.options import given_settings, json_option, settings_options
-from nngk.training.settings import Settings, read_config
+from nngk.cli.grouped_help import GroupedCommand
+from nngk.cli.options import (
+    ALLOW_MISSING,
+    boxes_option,
+    data_dir_option,
+    folder_or_file,
+    json_option,
+    quiet_option,
+    seldom,
+)
+from nngk.cli.settings_options import Chosen, settings_options
 
 
-@click.command("train", short_help="Train a model.")
+@click.command("train", cls=GroupedCommand)
 @click.argument("data")
 @click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("nngk-model"), show_default=True, help="Folder of the model."
+    "--out",
+    metavar="FOLDER",
+    type=folder_or_file,
+    default=Path("nngk-model"),
+    show_default=True,
+    help="Write the model to this folder.",
 )
-@click.option(
-    "--config", type=click.Path(path_type=Path), help="Settings in a TOML file; options on the command line win."
-)
-@click.option("--resume", is_flag=True, help="Go on with a run that was stopped in --out.")
+@click.option("--resume", is_flag=True, help="Go on with the run that was stopped in --out.")
 @click.option("--force", is_flag=True, help="Replace the model that is in --out.")
-@click.option(
-    "--data-dir", type=click.Path(path_type=Path), help="Folder of a dataset that DATA names, or of a CSV's paths."
-)
-@click.option("--boxes/--no-boxes", default=None, help="Crop to the bounding boxes.  [default: as the paper does]")
-@click.option("--allow-missing", is_flag=True, help="Go on with an incomplete copy of a dataset.")
-@click.option("--skip-small-classes", is_flag=True, help="Leave out classes with a single image.")
-@click.option("--tensorboard", is_flag=True, help="Log to TensorBoard as well.")
-@click.option(
-    "--profile", is_flag=True, help="Write where a step's time goes: a table and a trace, in OUT/run/profile."
-)
-@click.option("--quiet", is_flag=True, help="No progress.")
+@data_dir_option
+@boxes_option()
+@seldom("--allow-missing", is_flag=True, help=ALLOW_MISSING)
+@seldom("--skip-small-classes", is_flag=True, help="Leave out classes that have a single image.")
+@seldom("--tensorboard", is_flag=True, help="Write the log for TensorBoard as well.")
+@seldom("--profile", is_flag=True, help="Write a table and a trace of where the time goes to OUT/run/profile.")
+@quiet_option
 @json_option
-@settings_options
+@settings_options()
 def train_command(
     data: str,
     out: Path,
-    config: Path | None,
     resume: bool,
     force: bool,
     data_dir: Path | None,
@@ -45,26 +51,25 @@ def train_command(
     skip_small_classes: bool,
     tensorboard: bool,
     profile: bool,
-    quiet: bool,
     as_json: bool,
+    preset: str | None,
+    config: Path | None,
     **options: Any,
 ) -> None:
-    """Train a model on DATA: a folder with a sub-folder a class, a CSV file (path,label[,split]), a pack, or the name
-    of a dataset (cub200, cars196, flowers102, leafsnap) with --data-dir.
+    """Train a model on DATA: a folder with one sub-folder per class, a CSV file (path,label[,split]), a pack, or the
+    name of a dataset (cub200, cars196, flowers102, leafsnap) with --data-dir.
 
     \b
     nngk train photos/ --out my-model
-    nngk train cub200 --data-dir ~/data --task metric --network googlenet-bvlc --weights FILE
+    nngk train cub200 --data-dir ~/data --task metric --preset best --network resnet50
     """
-    values = (read_config(config) if config else {}) | given_settings(options)
-    settings = Settings.from_dict(values, str(config or "the command line"))
+    chosen = Chosen(preset, config, options)
+    settings = chosen.settings()
 
-    from nngk import progress
     from nngk.data import read_images
     from nngk.data.table import require_classes
     from nngk.training.loop import train
 
-    progress.quiet = quiet
     table = read_images(
         data, data_dir=data_dir, task=settings.task, seed=settings.seed, allow_missing=allow_missing, crop_boxes=boxes
     )
@@ -72,13 +77,13 @@ def train_command(
         table = require_classes(table.without_small_classes(2), f"{data} without its small classes")
     model = train(
         table,
-        settings,
+        chosen.settings(len(table.class_names)),
         out=out,
         resume=resume,
         tensorboard=tensorboard,
         profile=profile,
         force=force,
-        named=values,
+        named=chosen.values,
     )
     if as_json:
         click.echo(json.dumps({"model": str(out), **model.info}))

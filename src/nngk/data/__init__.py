@@ -6,7 +6,7 @@ from nngk.data.datasets.download import download
 from nngk.data.decode import load_image, square, squares
 from nngk.data.images import ImageDataset, Images
 from nngk.data.loading import BatchSource, batches
-from nngk.data.packs.build import pack
+from nngk.data.packs.writer import pack
 from nngk.data.reading import read_images, read_pack
 from nngk.data.sampling import class_balanced_batches, random_batches
 from nngk.data.splits import Split, class_disjoint, split, stratified

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nngk.data.table import ImageTable
+from nngk.defaults import TEST_FRACTION, VAL_FRACTION
 from nngk.errors import InputError
 
 TASKS = ("classify", "metric")
@@ -100,7 +101,11 @@ def class_disjoint(labels: Sequence[int] | np.ndarray, fraction: float, seed: in
 
 
 def split(
-    table: ImageTable, task: str = "classify", val_fraction: float = 0.1, test_fraction: float = 0.2, seed: int = 0
+    table: ImageTable,
+    task: str = "classify",
+    val_fraction: float = VAL_FRACTION,
+    test_fraction: float = TEST_FRACTION,
+    seed: int = 0,
 ) -> Split:
     """Return training, validation and test tables.
 

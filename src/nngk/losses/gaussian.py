@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from nngk.bank.centres import CentreBank
 from nngk.bank.leave_one_out import training_sigma
+from nngk.defaults import NARROWEST, WIDEST
 from nngk.errors import InputError
 from nngk.kernel.triton.losses import fused_all_centres_loss, fused_neighbour_loss  # eager where there is no GPU
-from nngk.kernel.widths import NARROWEST, WIDEST
 from nngk.losses.objective import Objective
 
 Rule = Callable[[CentreBank], float]  # finds a width for a bank

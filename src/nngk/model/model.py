@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from nngk.data import BatchSource, centre_crop
+from nngk.defaults import DEVICE, NARROWEST, WIDEST
 from nngk.device import pick_device
 from nngk.errors import InputError, whole_number
 from nngk.kernel.predict import Prediction, predict
-from nngk.kernel.widths import NARROWEST, WIDEST
 from nngk.model import storage
 from nngk.model.answers import Answer, Evidence
 from nngk.model.classes import Classes, with_images, without_class
@@ -43,9 +43,9 @@ class Model:
         n_neighbours: int | None = 100,
         softmax: dict[str, Tensor] | None = None,
         info: dict[str, Any] | None = None,
-        device: str | torch.device = "cpu",
+        device: str | torch.device = DEVICE,
     ) -> None:
-        self.device = torch.device(device)
+        self.device = pick_device(device)
         # Channels last: how convolutions read fastest, as in training.
         self.network = network.to(self.device).to(memory_format=torch.channels_last).eval().requires_grad_(False)
         self.classes = Classes(
@@ -111,7 +111,7 @@ class Model:
     # -- on disk
 
     @classmethod
-    def load(cls, folder: str | Path, device: str | torch.device = "cpu") -> "Model":
+    def load(cls, folder: str | Path, device: str | torch.device = DEVICE) -> "Model":
         """Return the model of a folder. Raise InputError if anything is missing, damaged or inconsistent."""
         place = pick_device(device)  # before anything is read: a wrong device is no damage
         return cls._of(storage.read(Path(folder)), Path(folder), place)
@@ -156,7 +156,7 @@ class Model:
 
     @classmethod
     @contextmanager
-    def changing(cls, folder: str | Path, device: str | torch.device = "cpu") -> Iterator["Model"]:
+    def changing(cls, folder: str | Path, device: str | torch.device = DEVICE) -> Iterator["Model"]:
         """Yield the model of a folder to be changed, and save it at the end.
 
         One process at a time; the others wait. Nothing is saved if the block raises.

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from nngk import defaults
 from nngk.errors import InputError
 from nngk.networks.backbones.recipes import recipe
 from nngk.networks.heads import Head, check_head
@@ -96,22 +97,23 @@ class EmbeddingNetwork(nn.Module):
 
 
 def create_network(
-    name: str = "efficientnet-lite0",
+    name: str = defaults.NETWORK,
     *,
-    dim: int | None = None,
-    weights: str | PathLike[str] = "imagenet",
-    pool: str = "avg",
-    layers: int | None = 1,
-    dropout: float | None = 0.0,
-    layer_norm: bool = False,
-    normalise: bool = True,
+    dim: int | None = defaults.DIM,
+    weights: str | PathLike[str] = defaults.WEIGHTS,
+    pool: str = defaults.POOL,
+    layers: int | None = defaults.LAYERS,
+    dropout: float | None = defaults.DROPOUT,
+    layer_norm: bool = defaults.LAYER_NORM,
+    normalise: bool = defaults.NORMALISE,
 ) -> EmbeddingNetwork:
-    """Return an embedding network by name, with weights.
+    """Return an embedding network by name, with weights; the defaults are those of training.
 
-    `dim=None` takes the backbone's own features; a number adds a linear embedding layer. `weights` is 'imagenet',
-    'random' or a file. `layers` is the number of last feature maps that are pooled side by side; None takes as many as
-    serve the network best. `dropout` stands after the pooled features (after FC7 for alexnet and vgg16, whose FC6 keeps
-    its own); None takes the paper's for that network. 'small' has no ImageNet weights and starts at random.
+    A number of dimensions `dim` adds a linear embedding layer, which starts at random; `dim=None` takes the backbone's
+    own features. `weights` is 'imagenet', 'random' or a file. `layers` is how many of the last feature maps are pooled
+    side by side, and None the number that serves the network best. `dropout` comes after the pooled features (after
+    FC7 for alexnet and vgg16, whose FC6 keeps its own); None takes the paper's for that network. 'small' has no
+    ImageNet weights and starts at random.
 
     >>> create_network("small", dim=64).input.size
     32
@@ -178,7 +180,7 @@ def build_network(
     if layers > 1:
         backbone.layers, channels = layers, sum(known.maps[-layers:])  # type: ignore[assignment]
     if vector:
-        if pool not in (None, "avg"):
+        if pool not in (None, "avg", defaults.POOL):  # a default is nobody's mistake
             warnings.warn(f"'{name}' gives a vector, not a map: pool='{pool}' has no effect on it.", stacklevel=3)
         pool = None
     settings = {

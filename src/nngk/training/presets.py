@@ -1,17 +1,25 @@
-"""The recipes: ``paper`` as close to the text as its words allow, ``best`` our own, ``frozen`` for a CPU.
+"""Presets: named sets of settings that the command line, the experiments and the benchmarks share.
 
-Every reading of the text that was open is explained in docs/recipe.md; the reason for a value stands beside it here.
+docs/recipe.md explains how they were found, and how open passages of the paper were read; the reason for a value stands
+beside it here.
 """
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from nngk.errors import InputError
-from nngk.experiments.paper.trial import PRESETS
 from nngk.training.settings import Settings
 
 T = TypeVar("T")
+PRESETS = {
+    "best": "our own recipe, which trains the whole network and wants a GPU",
+    "frozen": "our own recipe on a network that stays as it is, for a CPU",
+    "paper": "the paper's settings, as far as its text gives them",
+    "quick": "a tiny network and two epochs, to try that everything works",
+}
+MEASURED = ("paper", "best", "frozen")  # those that experiments report on
 BATCH = 20  # the paper's
 BASE_RATE = 1e-5  # the paper's, for a loss that is the sum over a batch
 
@@ -81,9 +89,40 @@ OWN: dict[str, dict[str, Any]] = {
 # The network stays as it came: what is left to learn is small, learns fast, and sees no crops.
 FROZEN: dict[str, Any] = {"freeze": True, "layers": None, "lr": 1e-3, "weight_lr_factor": 10.0}
 
+# The path and not the figures: seconds on any machine.
+QUICK = Settings(
+    network="small", weights="random", dim=16, n_neighbours=20, epochs=2, batch_size=8, lr=1e-3, patience=0
+)
+
+# With few classes a discriminant of one dimension less would leave no room for the classes that are added later.
+FEWEST_DIMENSIONS = 64
+
+
+def preset_settings(name: str, given: Mapping[str, Any], *, classes: int = 0, source: str = "the settings") -> Settings:
+    """Return the settings of a preset for the task, network, dimensions and loss in ``given``; what is given wins.
+
+    ``classes`` is the number of classes in the data, which decides the size of a discriminant.
+
+    >>> preset_settings("best", {"task": "metric", "network": "resnet50", "epochs": 3}).crop_size
+    352
+    """
+    require_preset(name, PRESETS)
+    decisive = ("task", "network", "dim", "loss")
+    asked = Settings.from_dict({key: given[key] for key in decisive if key in given}, source)
+    if name == "quick":
+        base = QUICK
+    elif asked.task == "metric":
+        base = metric_settings(name, asked.dim, asked.network)
+    else:
+        base = classify_settings(name, asked.network, asked.loss, classes)
+        rates = classify_rates(name, asked.loss)
+        if rates:  # an experiment chooses among them
+            base = replace(base, lr=rates[len(rates) // 2])
+    return Settings.from_dict(base.to_dict() | dict(given), source)
+
 
 def sigma_by_size(dim: int) -> float:
-    """The paper's rule for metric learning, 'between 10 and 30, depending on the number of dimensions'.
+    """Return σ by the paper's rule for metric learning, 'between 10 and 30, depending on the number of dimensions'.
 
     Within these bounds validation classes prefer 20 at 64 dimensions and 12 at 1024; a power law lies between.
 
@@ -93,19 +132,19 @@ def sigma_by_size(dim: int) -> float:
     return round(20.0 * 0.6 ** (math.log2(dim / 64) / 4), 3)
 
 
-def metric_settings(preset: str, dim: int, network: str = "googlenet") -> Settings:
-    """Settings of a zero-shot retrieval run."""
+def metric_settings(preset: str, dim: int | None, network: str = "googlenet") -> Settings:
+    """Return the settings of a zero-shot retrieval run; without ``dim`` it is on the network's own features."""
     if require_preset(preset) == "paper":
-        return replace(PAPER, task="metric", dim=dim, sigma=sigma_by_size(dim))
+        return replace(PAPER, task="metric", dim=dim, sigma=sigma_by_size(dim) if dim else "validation")
     if preset == "frozen":
         return replace(BEST, task="metric", dim=dim, **FROZEN)
     own = of_family(OWN, network, {})
-    own = own | ({"wide": None, "whiten": 0.0} if dim >= (own.get("wide") or 0) else {})
+    own = own | ({"wide": None, "whiten": 0.0} if not dim or dim >= (own.get("wide") or 0) else {})
     return replace(BEST, task="metric", dim=dim, **own)
 
 
 def of_family(table: dict[str, T], network: str, otherwise: T) -> T:
-    """What a table has for a network, whichever of its family it is.
+    """Return what a table has for the family that a network belongs to.
 
     >>> of_family({"resnet50": 1}, "resnet50-v1", 2), of_family({"resnet50": 1}, "vgg16", 2)
     (1, 2)
@@ -114,8 +153,10 @@ def of_family(table: dict[str, T], network: str, otherwise: T) -> T:
 
 
 def classify_settings(preset: str, network: str, loss: str = "nngk", classes: int = 0) -> Settings:
-    """Settings of a classification run: on the network's own features as in the paper, or, for our recipe with
-    ``classes`` given, on their discriminant, which has a direction less than there are classes.
+    """Return the settings of a classification run.
+
+    It is on the network's own features, as in the paper, or, for our recipe with ``classes`` given, on their
+    discriminant, which has one direction less than there are classes.
     """
     vector = network.startswith(("alexnet", "vgg16"))  # FC7, 4096 dimensions
     if require_preset(preset) == "paper":
@@ -131,12 +172,12 @@ def classify_settings(preset: str, network: str, loss: str = "nngk", classes: in
             own |= LARGER | {"layers": 2}
         chosen = replace(BEST, **own)
         if loss == "nngk" and classes:
-            return replace(chosen, task="classify", dim=classes - 1)
+            return replace(chosen, task="classify", dim=max(classes - 1, FEWEST_DIMENSIONS))
     return replace(chosen, task="classify", dim=None, loss=loss)
 
 
 def classify_rates(preset: str, loss: str) -> tuple[float, ...]:
-    """Learning rates to choose from on the validation part."""
+    """Return the learning rates to choose from on the validation part; none where the text gives one."""
     if preset == "best":
         return (3e-5, 1e-4, 3e-4)
     if preset == "frozen":
@@ -146,8 +187,8 @@ def classify_rates(preset: str, loss: str) -> tuple[float, ...]:
     return () if loss == "nngk" else (2e-3, 1e-2, 3e-2)
 
 
-def require_preset(preset: str) -> str:
-    """The preset itself, or a sentence with the names there are."""
-    if preset not in PRESETS:
-        raise InputError(f"The presets are {', '.join(map(repr, PRESETS))}; there is no {preset!r}.")
+def require_preset(preset: str, among: Iterable[str] = MEASURED) -> str:
+    """Return the preset itself, or raise InputError with the names there are."""
+    if preset not in among:
+        raise InputError(f"The presets are {', '.join(map(repr, among))}; there is no {preset!r}.")
     return preset

@@ -1,160 +1,476 @@
-"""The settings of a training run, with the reason beside each default."""
+"""The settings of a training run, each with its help, its limits and the reason for its default."""
 
 import dataclasses
-import math
+import difflib
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
+from nngk import defaults
 from nngk.errors import InputError
-from nngk.kernel.widths import NARROWEST, WIDEST
+from nngk.training.fields import about, check_values, setting
 
 LARGEST = 1e6  # of numbers that have no limit of their own
 OF_THE_MACHINE = ("device", "threads", "resident_gib", "compile")  # what may change when a run goes on elsewhere
-Start = Literal["auto", "random", "projection", "discriminant"]  # of the embedding layer
+
+JOB = "The job"
+NETWORK = "The network"
+IMAGES = "The images"
+KERNELS = "The kernels"
+BANK = "The bank of centres"
+OPTIMISATION = "The optimisation"
+MACHINE = "The machine"
+GROUPS = (JOB, NETWORK, IMAGES, KERNELS, BANK, OPTIMISATION, MACHINE)
+
+# Settings of the version before and the defaults that they had; they were found to make no difference.
+RETIRED: dict[str, Any] = {"margin": 0.0, "write_back": False}
+# Values of the version before, and what to use instead.
+RETIRED_VALUES = {
+    ("compile", "default"): "use 'auto' or 'graphs', which are faster, or 'off'",
+    ("compile", "reduce-overhead"): "use 'auto' or 'graphs', which are faster, or 'off'",
+}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that decides a run, besides its data.
+    """Everything that decides a run besides its data.
+
+    Each field says in its metadata what it does and what it accepts. The checks here, the options of the command line
+    and docs/reference.md read it there.
 
     >>> Settings(task="metric", dim=32).n_neighbours
     100
     """
 
-    # -- the job
-    task: Literal["classify", "metric"] = "classify"  # decides the split and the score; loss and loop are the same
-    loss: str = "nngk"  # any name that 'nngk losses' lists
+    task: Literal["classify", "metric"] = setting(
+        "classify",
+        JOB,
+        "Recognise the training classes (classify), or compare images of classes never seen (metric). "
+        "The task decides how the data are split and what is scored; the loss and the loop are the same.",
+        everyday=True,
+    )
+    loss: str = setting(
+        "nngk",
+        JOB,
+        "Train with this loss, one of those that 'nngk losses' lists. "
+        "The default is the Gaussian kernel loss; the others are there to compare it with.",
+        form="NAME",
+    )
 
-    # -- the network
-    network: str = "efficientnet-lite0"  # any name of 'nngk networks'; this one comes with pip, weights and all
-    weights: str = "imagenet"  # 'imagenet', 'random' or a file
-    dim: int | None = 512  # size of the embedding; 0 adds no layer. Fewer serve known classes, not those to come
-    wide: int | None = None  # size while training, reduced to 'dim' at the end by principal components; auto: the same
-    whiten: float = 0.0  # evens out what 'wide' reduced: 0 leaves its components' spread, 1 makes it the same for all
-    pool: Literal["avg", "max", "avg+max", "gem"] = "avg+max"  # of the feature map; +3 to 11 Recall@1 over avg on birds
-    layers: int | None = None  # of the last feature maps, pooled side by side; auto: as many as serve the network best
-    layer_norm: bool = True  # of the pooled features, whose scale it tames before the embedding layer
-    normalise: bool = True  # embeddings to unit length, which makes σ a temperature, the same for every size
-    dropout: float = 0.0  # of the pooled features, on training embeddings only; the bank never has it
-    embedding_start: Start = "auto"  # auto: the features' discriminant if pretrained; a projection keeps distances
-    shrinkage: float = 3.0  # for 'discriminant': how much rounder than measured a class is taken to be
-    freeze: bool | None = None  # train the embedding layer alone, on features cached once; auto: where there is no GPU
-    freeze_batchnorm: bool | None = None  # keep its statistics; auto: pretrained ones, which small batches would spoil
+    network: str = setting(
+        defaults.NETWORK,
+        NETWORK,
+        "Use this network, one of those that 'nngk networks' lists. "
+        "The default is installed with its weights, so that nothing is downloaded, and is fast enough for a CPU.",
+        form="NAME",
+        everyday=True,
+    )
+    weights: str = setting(
+        defaults.WEIGHTS,
+        NETWORK,
+        "Start from ImageNet's weights, from random ones, or from those in a file.",
+        form="imagenet|random|FILE",
+        everyday=True,
+    )
+    dim: int | None = setting(
+        defaults.DIM,
+        NETWORK,
+        "Give embeddings this many dimensions; 'none' takes the network's own features. "
+        "Fewer dimensions serve the known classes as well, but not those that are added later.",
+        least=1,
+        most=65536,
+        empty="none",
+        everyday=True,
+    )
+    wide: int | None = setting(
+        None,
+        NETWORK,
+        "Train embeddings of this many dimensions and reduce them to 'dim' at the end by principal components. "
+        "With 'auto' they are trained at the size of 'dim'. A narrow embedding finds unseen classes better when it "
+        "has been trained wide.",
+        least=1,
+        most=16384,
+        empty="auto",
+    )
+    whiten: float = setting(
+        0.0,
+        NETWORK,
+        "Even out the components that 'wide' was reduced to: 0 leaves the spread of each as it is, 1 makes all equal.",
+        least=0,
+        most=1,
+    )
+    pool: Literal["avg", "max", "avg+max", "gem"] = setting(
+        defaults.POOL,
+        NETWORK,
+        "Pool the feature maps by their average, their maximum, the sum of both, or a generalised mean. "
+        "The sum finds 3 to 11 points more of Recall@1 than the average on unseen birds.",
+    )
+    layers: int | None = setting(
+        defaults.LAYERS,
+        NETWORK,
+        "Pool this many of the last feature maps side by side. "
+        "With 'auto' it is the number that serves the network best.",
+        least=1,
+        empty="auto",
+    )
+    layer_norm: bool = setting(
+        defaults.LAYER_NORM,
+        NETWORK,
+        "Bring the pooled features to one scale before the embedding layer.",
+    )
+    normalise: bool = setting(
+        defaults.NORMALISE,
+        NETWORK,
+        "Scale every embedding to unit length. This makes σ a temperature that suits every number of dimensions.",
+    )
+    dropout: float = setting(
+        defaults.DROPOUT,
+        NETWORK,
+        "Drop this share of the pooled features in training steps. The bank is always computed without dropout.",
+        least=0,
+        below=1,
+    )
+    embedding_start: Literal["auto", "random", "projection", "discriminant"] = setting(
+        "auto",
+        NETWORK,
+        "Start the embedding layer at random, as a projection that keeps distances, or as the linear discriminant of "
+        "the features. With 'auto' it is the discriminant for a pretrained network, and random otherwise.",
+    )
+    shrinkage: float = setting(
+        3.0,
+        NETWORK,
+        "Take classes to be this much rounder than measured when the embedding layer starts as a discriminant, "
+        "because the classes to come spread in other directions than the training classes.",
+        above=0,
+        most=LARGEST,
+    )
+    freeze: bool | None = setting(
+        None,
+        NETWORK,
+        "Train only the embedding layer, on features computed once, and leave the network as it is. "
+        "By default this is done for a pretrained network where there is no GPU.",
+        empty="auto",
+        everyday=True,
+    )
+    freeze_batchnorm: bool | None = setting(
+        None,
+        NETWORK,
+        "Keep the statistics of batch normalisation. "
+        "By default those of a pretrained network are kept, because small batches would spoil them.",
+        empty="auto",
+    )
 
-    # -- the images
-    resize: int | None = None  # side of the squared image before cropping; auto: what the weights were trained with
-    crop_size: int | None = None  # side of the crop; auto: likewise
-    train_crop_size: int | None = None  # side of training crops; auto: the same
-    crop: Literal["resized", "random", "centre"] = "resized"  # of training images; 'resized' is best for unseen classes
-    crop_scale: float = 0.16  # smallest share of the image that a resized crop may keep
-    flip: bool = True  # mirror at random; switch off where left and right mean something, as with digits
-    val_fraction: float = 0.2  # held out to choose the epoch and σ: images of each class, or whole classes (metric)
-    test_fraction: float = 0.2  # held out and used once; ignored where the data bring their own split
-    cache: str | None = None  # folder of the decoded images, 'off' to decode each time; auto: beside the run
+    resize: int | None = setting(
+        None,
+        IMAGES,
+        "Read images as squares of this many pixels a side, before cropping. "
+        "With 'auto' it is the size that the network's weights were trained with.",
+        least=1,
+        empty="auto",
+    )
+    crop_size: int | None = setting(
+        None,
+        IMAGES,
+        "Show the network crops of this many pixels a side. "
+        "With 'auto' it is the size that the network's weights were trained with.",
+        least=1,
+        empty="auto",
+    )
+    train_crop_size: int | None = setting(
+        None,
+        IMAGES,
+        "Use crops of this many pixels a side in training steps. With 'auto' it is 'crop_size'. "
+        "A smaller size suits resized crops, in which objects are larger than in whole images.",
+        least=1,
+        empty="auto",
+    )
+    crop: Literal["resized", "random", "centre"] = setting(
+        "resized",
+        IMAGES,
+        "Crop training images to a window of random size and shape, to one at a random place, or to their centre. "
+        "Resized crops are the best for unseen classes.",
+    )
+    crop_scale: float = setting(
+        0.16,
+        IMAGES,
+        "Let a resized crop keep no less than this share of the image's area.",
+        above=0,
+        most=1,
+    )
+    flip: bool = setting(
+        True,
+        IMAGES,
+        "Mirror training images at random. Switch it off where left and right mean something, as with digits.",
+        everyday=True,
+    )
+    val_fraction: float = setting(
+        defaults.VAL_FRACTION,
+        IMAGES,
+        "Hold out this share for choosing the epoch and σ. "
+        "It is a share of each class's images, or of the classes for the task metric.",
+        least=0,
+        below=1,
+        everyday=True,
+    )
+    test_fraction: float = setting(
+        defaults.TEST_FRACTION,
+        IMAGES,
+        "Hold out this share for the final measurement. Data that bring a split of their own keep it.",
+        least=0,
+        below=1,
+        everyday=True,
+    )
+    cache: str | None = setting(
+        None,
+        IMAGES,
+        "Keep decoded images in this folder, or decode them every time (off). With 'auto' it is a folder of the run.",
+        empty="auto",
+        form="FOLDER|off|auto",
+    )
 
-    # -- the kernels
-    n_neighbours: int | None = 100  # the paper's, longer than fresh lists would need; 0: all centres
-    guaranteed: int = 1  # same-class centres for an example that finds none; 0: it sits out, as in the paper
-    sigma: float | Literal["auto", "validation", "learned"] = "auto"  # a number; auto: tuned on the bank at the start
-    sigma_factor: float = 1.5  # times the leave-one-out optimum: a wider kernel teaches more of the neighbourhood
-    sigma_lr_factor: float = 10.0  # for 'learned': log σ is one number and may move faster than the network
-    margin: float = 0.0  # raises the other classes' kernels, in log: an example that is told apart goes on learning
-    drop_centres: float = 0.0  # share of an example's neighbours that a step leaves out: no single one suffices then
-    learn_weights: bool = True  # the w of equation 2; worth 0.69 points in the paper
-    weight_lr_factor: float = 100.0  # a centre's weight is touched only when it is a neighbour, so its steps are longer
+    n_neighbours: int | None = setting(
+        100,
+        KERNELS,
+        "Compare each example with this many of its nearest centres; 'none' compares it with all centres. "
+        "The default is the paper's, which is more than fresh neighbour lists would need.",
+        least=1,
+        empty="none",
+    )
+    guaranteed: int = setting(
+        1,
+        KERNELS,
+        "Give an example without a neighbour of its own class this many of its nearest such centres. "
+        "With 0 the example has no gradient, as in the paper.",
+        least=0,
+        most=10_000,
+    )
+    sigma: float | Literal["auto", "validation", "learned"] = setting(
+        "auto",
+        KERNELS,
+        "Set the width of the kernels: a number, tuned on the bank at the start (auto), chosen on the validation part "
+        "(validation), or learned with the network (learned).",
+        least=defaults.NARROWEST,
+        most=defaults.WIDEST,
+    )
+    sigma_factor: float = setting(
+        1.5,
+        KERNELS,
+        "Multiply the tuned σ by this factor. A wider kernel than the leave-one-out optimum teaches more of the "
+        "neighbourhood; 1 to 2 are alike and 3 is worse.",
+        above=0,
+        most=LARGEST,
+    )
+    sigma_lr_factor: float = setting(
+        10.0,
+        KERNELS,
+        "Multiply the learning rate of a learned σ by this factor. Being one number, it may move faster.",
+        above=0,
+        most=LARGEST,
+    )
+    drop_centres: float = setting(
+        0.0,
+        KERNELS,
+        "Leave out this share of an example's neighbours at random in each step, so that it can rely on no single one.",
+        least=0,
+        below=1,
+    )
+    learn_weights: bool = setting(
+        True,
+        KERNELS,
+        "Learn a weight for each centre, the w of the paper's equation 2.",
+    )
+    weight_lr_factor: float = setting(
+        100.0,
+        KERNELS,
+        "Multiply the learning rate of the centres' weights by this factor. "
+        "A weight moves only when its centre is a neighbour, so its steps are longer.",
+        above=0,
+        most=LARGEST,
+    )
 
-    # -- the bank
-    update_interval: float | str = 1  # epochs between refreshes (the paper: 1 to 10), or '50 steps'
-    background: bool = False  # refresh in a thread, from a snapshot, while training goes on
-    write_back: bool = False  # also let each batch replace its own centres
-    search: str = "auto"  # engine of the neighbour lists
+    update_interval: float | str = setting(
+        1,
+        BANK,
+        "Refresh the centres every so many epochs, or steps if the word is added, as in '50 steps'. "
+        "The paper has 1 to 10 epochs; fresher centres are better.",
+        form="EPOCHS|'N steps'",
+    )
+    background: bool = setting(
+        False,
+        BANK,
+        "Refresh the centres in a thread, from a snapshot of the network, while training goes on.",
+    )
+    search: str = setting(
+        "auto",
+        BANK,
+        "Find neighbours with this engine: exact, fanng, faiss-flat, faiss-hnsw, faiss-ivf, hnswlib or pynndescent. "
+        "With 'auto' it is exact or fanng, whichever takes less time for the number and size of the centres.",
+        form="auto|NAME",
+    )
 
-    # -- the optimisation
-    epochs: int = 20  # the training classes are fitted in 5 to 10; early stopping takes the best
-    batch_size: int = 32  # images a step
-    per_class: int = 0  # images of a class in a batch; 0: batches at random, as in the paper
-    optimiser: Literal["adamw", "sgd"] = "adamw"  # the paper's is sgd
-    lr: float = 3e-5  # for a pretrained network: higher rates forget what helps unseen classes
-    embedding_lr_factor: float = 10.0  # the embedding layer starts at random and must catch up
-    momentum: float = 0.9  # of sgd
-    weight_decay: float = 1e-4  # of matrices; not of biases, centre weights and σ
-    warmup: float = 0.1  # share of the steps in which the rate rises
-    schedule: Literal["cosine", "constant"] = "cosine"  # of the rate after that
-    clip: float = 1.0  # largest gradient norm; 0: none
-    amp: bool | None = None  # bfloat16 products; auto: on a GPU
-    patience: int = 10  # epochs without a better validation score before stopping; 0: never stop early
+    epochs: int = setting(
+        20,
+        OPTIMISATION,
+        "Train for this many epochs at most. The training classes are usually fitted in 5 to 10; the best one is kept.",
+        least=1,
+        everyday=True,
+    )
+    batch_size: int = setting(
+        32,
+        OPTIMISATION,
+        "Train on this many images in each step.",
+        least=2,
+        most=2**20,
+        everyday=True,
+    )
+    per_class: int = setting(
+        0,
+        OPTIMISATION,
+        "Fill batches with this many images per class; 0 draws them at random, as in the paper.",
+        least=0,
+    )
+    optimiser: Literal["adamw", "sgd"] = setting(
+        "adamw",
+        OPTIMISATION,
+        "Optimise with AdamW or with stochastic gradient descent, which is the paper's.",
+    )
+    lr: float = setting(
+        3e-5,
+        OPTIMISATION,
+        "Set the learning rate of the network. "
+        "The default suits a pretrained one: higher rates forget what helps unseen classes.",
+        above=0,
+        most=LARGEST,
+        everyday=True,
+    )
+    embedding_lr_factor: float = setting(
+        10.0,
+        OPTIMISATION,
+        "Multiply the learning rate of the embedding layer by this factor, so that a new layer catches up.",
+        above=0,
+        most=LARGEST,
+    )
+    momentum: float = setting(0.9, OPTIMISATION, "Set the momentum of sgd.", least=0, most=LARGEST)
+    weight_decay: float = setting(
+        1e-4,
+        OPTIMISATION,
+        "Set the weight decay of matrices. Biases, the centres' weights and σ have none.",
+        least=0,
+        most=LARGEST,
+    )
+    warmup: float = setting(
+        0.1,
+        OPTIMISATION,
+        "Let the learning rate rise over this share of all steps.",
+        least=0,
+        below=1,
+    )
+    schedule: Literal["cosine", "constant"] = setting(
+        "cosine",
+        OPTIMISATION,
+        "Lower the learning rate along a cosine after the warm-up, or keep it constant.",
+    )
+    clip: float = setting(
+        1.0,
+        OPTIMISATION,
+        "Scale down gradients whose norm is larger than this; 0 leaves them as they are.",
+        least=0,
+        most=LARGEST,
+    )
+    amp: bool | None = setting(
+        None,
+        OPTIMISATION,
+        "Multiply in bfloat16, which has the range of float32. By default this is done on a GPU.",
+        empty="auto",
+    )
+    patience: int = setting(
+        10,
+        OPTIMISATION,
+        "Stop after this many epochs without a better validation score; 0 never stops early.",
+        least=0,
+    )
 
-    # -- the machine
-    seed: int = 0  # of the split, the weights, the batches and the crops
-    device: str = "auto"  # 'cpu', 'cuda'; auto: a GPU if there is one
-    threads: int = 2  # that decode images
-    resident_gib: float = 16.0  # decoded images up to this size stay in the GPU's memory; 0: they come batch by batch
-    # CUDA graphs, or two modes of torch.compile, for the network in training steps
-    compile: Literal["auto", "off", "graphs", "default", "reduce-overhead"] = "auto"  # of steps; auto: graphs on a GPU
+    seed: int = setting(
+        0,
+        MACHINE,
+        "Draw all that is random from this seed. It decides the split, new weights, batches and crops.",
+        least=0,
+        below=2**31,
+        everyday=True,
+    )
+    device: str = setting(
+        defaults.DEVICE,
+        MACHINE,
+        "Train on the CPU or on a GPU; 'auto' takes a GPU if there is one.",
+        form="auto|cpu|cuda",
+        everyday=True,
+    )
+    threads: int = setting(2, MACHINE, "Decode images with this many threads.", least=1)
+    resident_gib: float = setting(
+        16.0,
+        MACHINE,
+        "Keep decoded images in the memory of the GPU up to this many GiB; 0 copies them batch by batch.",
+        least=0,
+        most=LARGEST,
+    )
+    compile: Literal["auto", "off", "graphs"] = setting(
+        "auto",
+        MACHINE,
+        "Replay training steps as CUDA graphs, or launch them one by one (off). "
+        "With 'auto' a GPU replays them, except for networks of timm, and for a frozen network.",
+    )
 
     def __post_init__(self) -> None:
-        for field, hint in get_type_hints(type(self)).items():
-            value = getattr(self, field)
-            if not _fits(value, hint):
-                raise InputError(f"The setting '{field}' must be {_describe(hint)}; got {value!r}.")
-        self._require(self.epochs >= 1, "epochs", "at least 1")
-        self._require(2 <= self.batch_size <= 2**20, "batch_size", "from 2 to 1048576")
-        self._require(self.guaranteed <= 10_000, "guaranteed", "at most 10000")
-        self._require(self.layers is None or self.layers >= 1, "layers", "at least 1")
-        self._require(0 < self.lr <= LARGEST, "lr", f"above 0 and up to {LARGEST:g}")
-        self._require(self.seed < 2**31, "seed", "below 2147483648")
-        for field in ("dropout", "drop_centres"):
-            self._require(0 <= getattr(self, field) < 1, field, "from 0 to below 1")
-        self._require(0 <= self.val_fraction < 1, "val_fraction", "from 0 to below 1")
-        self._require(0 <= self.test_fraction < 1, "test_fraction", "from 0 to below 1")
-        self._require(0 < self.crop_scale <= 1, "crop_scale", "above 0 and up to 1")
-        self._require(0 <= self.warmup < 1, "warmup", "from 0 to below 1")
-        self._require(0 <= self.whiten <= 1, "whiten", "from 0 to 1")
-        for field in ("dim", "n_neighbours", "resize", "crop_size", "train_crop_size"):
-            self._require((getattr(self, field) or 0) >= 0, field, "at least 1, or 0 for none")
-        self._require((self.dim or 0) <= 65536, "dim", "at most 65536")
-        for field in ("guaranteed", "per_class", "patience", "seed"):
-            self._require(getattr(self, field) >= 0, field, "at least 0")
-        for field in ("clip", "weight_decay", "momentum", "margin"):
-            self._require(0 <= getattr(self, field) <= LARGEST, field, f"from 0 to {LARGEST:g}")
-        for field in ("sigma_factor", "sigma_lr_factor", "weight_lr_factor", "embedding_lr_factor", "shrinkage"):
-            self._require(0 < getattr(self, field) <= LARGEST, field, f"above 0 and up to {LARGEST:g}")
-        self._require(self.threads >= 1, "threads", "at least 1")
-        self._require(0 <= self.resident_gib < math.inf, "resident_gib", "at least 0")
+        check_values(self)
         listed = not self.drop_centres or bool(self.n_neighbours)
-        self._require(listed, "drop_centres", "0 without neighbour lists (n_neighbours empty)")
-        self._require(bool(self.wide) or not self.whiten, "whiten", "0 where nothing is reduced ('wide' empty)")
-        self._require(not self.wide or bool(self.dim), "wide", "empty without an embedding layer ('dim' 0)")
-        self._require((self.wide or 0) <= 16384, "wide", "at most 16384")
-        self._require(not self.wide or self.wide >= (self.dim or math.inf), "wide", "at least as large as 'dim'")
-        if isinstance(self.sigma, int | float):
-            self._require(NARROWEST <= self.sigma <= WIDEST, "sigma", f"from {NARROWEST:g} to {WIDEST:g}")
+        self._require(listed, "drop_centres", "0 without neighbour lists ('n_neighbours' is none)")
+        self._require(bool(self.wide) or not self.whiten, "whiten", "0 where nothing is reduced ('wide' is auto)")
+        self._require(not self.wide or bool(self.dim), "wide", "auto where there is no embedding layer ('dim' is none)")
+        self._require(not self.wide or self.wide >= (self.dim or 0), "wide", "at least as large as 'dim'")
 
     def _require(self, holds: bool, field: str, expected: str) -> None:
         if not holds:
             raise InputError(f"The setting '{field}' must be {expected}; got {getattr(self, field)!r}.")
 
     def to_dict(self) -> dict[str, Any]:
+        """Return names and values, as :meth:`from_dict` takes them."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], source: str = "the settings") -> "Settings":
-        """Settings from names and values; an unknown name is refused with the nearest known one."""
-        known = {f.name for f in dataclasses.fields(cls)}
-        for name in values:
-            if name not in known:
-                import difflib
+        """Return settings from names and values, such as those of a file.
 
+        A setting that can be empty takes the word for it ('auto' or 'none'). An unknown name is refused with the
+        nearest known one, and a retired one is dropped at its old default and refused at any other value.
+        """
+        known = {field.name: field for field in dataclasses.fields(cls)}
+        chosen: dict[str, Any] = {}
+        for name, value in values.items():
+            if name in RETIRED:
+                _require_retired_default(name, value, source)
+                continue
+            if name not in known:
                 near = difflib.get_close_matches(name, known, 1)
                 hint = f" Did you mean '{near[0]}'?" if near else ""
                 raise InputError(f"Unknown setting '{name}' in {source}.{hint}")
-        return cls(**values)
+            if isinstance(value, str) and (name, value) in RETIRED_VALUES:
+                instead = RETIRED_VALUES[name, value]
+                raise InputError(f"{name} = {value!r} in {source} is no longer supported: {instead}.")
+            chosen[name] = None if value and value == about(known[name]).empty else value
+        return cls(**chosen)
+
+
+def _require_retired_default(name: str, value: Any, source: str) -> None:
+    if value != RETIRED[name]:
+        raise InputError(
+            f"{name} = {value!r} in {source} is no longer supported, because the setting made no difference: remove "
+            "it. A run that was started with it can only be resumed by the version of nngk that started it."
+        )
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Settings written in a TOML file: plain ``name = value`` lines, with - or _ in the names."""
+    """Return the settings written in a TOML file: plain ``name = value`` lines, with - or _ in the names."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -162,26 +478,3 @@ def read_config(path: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"The settings file {path} is not valid TOML: {error}.") from None
     return {name.replace("-", "_"): value for name, value in values.items()}
-
-
-def _fits(value: object, hint: Any) -> bool:
-    origin = get_origin(hint)
-    if origin is Literal:
-        return value in get_args(hint)
-    if get_args(hint):
-        return any(_fits(value, part) for part in get_args(hint))
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, hint)
-
-
-def _describe(hint: Any) -> str:
-    if get_origin(hint) is Literal:
-        return " or ".join(repr(choice) for choice in get_args(hint))
-    if get_args(hint):
-        return " or ".join(_describe(part) for part in get_args(hint))
-    return {float: "a number", int: "a whole number", str: "a text", bool: "true or false", type(None): "empty"}.get(
-        hint, str(hint)
-    )

@@ -25,6 +25,8 @@ TORCHVISION = [
     ("vgg16", "vgg16", ("classifier.6.",)),
 ]
 
+PLAIN = {"dim": None, "pool": "avg", "layers": 1, "layer_norm": False}  # the backbone's own features
+
 
 @pytest.mark.parametrize(("name", "theirs", "left_out"), TORCHVISION)
 def test_parameter_names_and_shapes_are_torchvisions(name: str, theirs: str, left_out: tuple[str, ...]) -> None:
@@ -38,7 +40,7 @@ def test_parameter_names_and_shapes_are_torchvisions(name: str, theirs: str, lef
 @pytest.mark.parametrize(("name", "fc7"), [("alexnet", 4), ("vgg16", 3)])
 def test_fc7_equals_a_hand_built_pipeline(name: str, fc7: int) -> None:
     torch.manual_seed(0)
-    network = create_network(name, weights="random", normalise=False).double().eval()
+    network = create_network(name, weights="random", normalise=False, **PLAIN).double().eval()
     with torch.device("meta"):
         other = torchvision.models.get_model(name, weights=None)
     state = dict(network.backbone.state_dict())
@@ -61,7 +63,7 @@ def test_resnet50_and_googlenet_features_equal_torchvisions_pooled_ones() -> Non
     torch.manual_seed(0)
     x = torch.randn(2, 3, 64, 64, dtype=torch.float64)
     for name in ("resnet50", "googlenet"):
-        network = create_network(name, weights="random", normalise=False).double().eval()
+        network = create_network(name, weights="random", normalise=False, **PLAIN).double().eval()
         options = {"init_weights": False, "aux_logits": False} if name == "googlenet" else {}
         other = torchvision.models.get_model(name, weights=None, **options)
         other.load_state_dict(network.backbone.state_dict(), strict=False)

@@ -114,7 +114,8 @@ def test_the_wheels_efficientnet_names_stand_in_timms_order() -> None:
 
 def test_caffes_googlenet_layers_take_caffes_input(tmp_path: Path) -> None:
     torch.manual_seed(3)
-    network = create_network("googlenet-bvlc", weights="random", normalise=False).double().eval()
+    plain = {"dim": None, "pool": "avg", "layers": 1, "layer_norm": False}
+    network = create_network("googlenet-bvlc", weights="random", normalise=False, **plain).double().eval()
     state = network.backbone.state_dict()
     caffe = {}
     for layer, ours in GOOGLENET_CAFFE.items():
@@ -127,7 +128,7 @@ def test_caffes_googlenet_layers_take_caffes_input(tmp_path: Path) -> None:
         caffe[f"{spelt}.bias"] = state[f"{ours}.bias"].reshape(1, 1, 1, -1).clone()
     caffe["loss1/conv.weight"] = torch.zeros(128, 512, 1, 1)
     save_file(caffe, tmp_path / "bvlc.safetensors")
-    loaded = create_network("googlenet-bvlc", weights="random", normalise=False).double().eval()
+    loaded = create_network("googlenet-bvlc", weights="random", normalise=False, **plain).double().eval()
     report = load_weights(loaded, tmp_path / "bvlc.safetensors")
     assert "loss1/conv.weight" in report.classifier + report.unused
 

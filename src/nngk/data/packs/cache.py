@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nngk.data.packs.build import write_pack
+from nngk.data.packs.writer import write_pack
 from nngk.data.packs.keys import picture_keys, picture_places
 from nngk.data.packs.layout import Pack, finished
 from nngk.data.table import ImageTable

@@ -28,7 +28,7 @@ from nngk.networks import create_network
 from nngk.progress import say
 from nngk.training.build import is_frozen
 from nngk.training.loop import Interrupted, train
-from nngk.training.settings import OF_THE_MACHINE, Settings
+from nngk.training.settings import OF_THE_MACHINE, RETIRED, Settings
 
 # What may differ between the calls that make up one comparison: who takes part, and the machine.
 FREE = ("loss", "seed", "lr", *OF_THE_MACHINE)
@@ -135,9 +135,9 @@ def _same_comparison(out: Path, settings: Settings, table: ImageTable) -> None:
     path = out / "comparison.json"
     if path.exists():
         before = read_json(path, "a comparison")
-        # A setting that came after the comparison had its default.
+        # A setting that came after the comparison, or was retired since, had its default.
         known = {name: value for name, value in Settings().to_dict().items() if name in shared}
-        known |= before.get("settings", {})
+        known |= {n: v for n, v in before.get("settings", {}).items() if n not in RETIRED or v != RETIRED[n]}
         if before | {"settings": known} != record:
             changed = [name for name in shared if known.get(name) != shared[name]] or ["the data"]
             raise InputError(

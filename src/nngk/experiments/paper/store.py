@@ -16,7 +16,7 @@ import torch
 from nngk.errors import InputError
 from nngk.experiments.paper.trial import Trial
 from nngk.files import write_atomically
-from nngk.training.settings import Settings
+from nngk.training.settings import RETIRED, Settings
 
 # What names a run within its experiment; a new run of the same name takes the old row's place.
 IDENTITY = ("preset", "dataset", "variant", "loss", "dim", "examples", "network", "seed")
@@ -104,7 +104,8 @@ def choices_of(results: Path, key: str) -> dict[str, Any]:
 
 def trial_key(trial: Trial, settings: Settings) -> str:
     """A short hash of all that decides a trial's figures, the same for all seeds and machines."""
-    values = {k: v for k, v in settings.to_dict().items() if k not in MACHINE and (k, v) not in LATER}
+    # Rows of the version before keep their keys: what was retired had its default in them.
+    values = RETIRED | {k: v for k, v in settings.to_dict().items() if k not in MACHINE and (k, v) not in LATER}
     values["weights"] = Path(settings.weights).name
     extra = [trial.dataset, trial.examples, list(trial.rates), trial.start, trial.variant if trial.execute else ""]
     text = json.dumps([values, extra], sort_keys=True)

@@ -11,8 +11,6 @@ from nngk.data import ImageTable
 from nngk.errors import InputError
 from nngk.training.settings import Settings
 
-PRESETS = ("paper", "best", "frozen")
-
 
 @dataclass(frozen=True)
 class Trial:

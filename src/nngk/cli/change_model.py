@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
-from nngk.cli.ask import image_files, images_argument, model_argument
 from nngk.cli.options import device_option, json_option
+from nngk.cli.use_model import image_files, images_argument, model_argument
 
 
 @click.command("add")
@@ -16,8 +16,8 @@ from nngk.cli.options import device_option, json_option
 @device_option
 @json_option
 def add_command(model: Path, name: str, images: tuple[Path, ...], device: str, as_json: bool) -> None:
-    """Teach a model the class NAME by showing it IMAGES (files or folders). Nothing is trained; a known class gets
-    more images."""
+    """Teach a model the class NAME by showing it IMAGES (files or folders), without training. A class that the model
+    knows gets more images."""
     paths = image_files(images)
     from nngk.model.model import Model
 
@@ -37,7 +37,7 @@ def remove_command(model: Path, name: str, as_json: bool) -> None:
     """Make a model forget the class NAME."""
     from nngk.model.model import Model
 
-    with Model.changing(model) as m:
+    with Model.changing(model, "cpu") as m:  # nothing is computed
         removed = m.remove(name)
     if as_json:
         click.echo(json.dumps({"class": name, "removed": removed}))

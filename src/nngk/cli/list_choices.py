@@ -1,5 +1,6 @@
-"""``nngk networks`` and ``nngk losses``."""
+"""Commands that list what ``--network`` and ``--loss`` can be: ``networks`` and ``losses``."""
 
+import dataclasses
 import json
 
 import click
@@ -10,7 +11,7 @@ from nngk.cli.options import json_option
 @click.command("networks")
 @json_option
 def networks_command(as_json: bool) -> None:
-    """The networks: name, embedding layer, dimensions, parameters, input size, where weights come from."""
+    """List the networks for ``--network``: dimensions, parameters, input size, and where their weights come from."""
     from nngk.networks import list_networks
 
     rows = list_networks()
@@ -26,9 +27,7 @@ def networks_command(as_json: bool) -> None:
 @click.command("losses")
 @json_option
 def losses_command(as_json: bool) -> None:
-    """The losses of ``nngk train --loss NAME``: what each does, its paper, the batches it needs."""
-    import dataclasses
-
+    """List the losses for ``--loss``: what each does, its paper, and the batches that it needs."""
     from nngk.losses.registry import LOSSES
 
     if as_json:

@@ -1,30 +1,51 @@
-"""Commands that ask a model: ``evaluate``, ``classify``, ``search``, ``info``."""
+"""Commands that use a model as it is: ``classify``, ``search``, ``evaluate`` and ``info``."""
 
 import json
 from pathlib import Path
 
 import click
 
-from nngk.cli.options import device_option, json_option
+from nngk.cli.options import (
+    ALLOW_MISSING,
+    boxes_option,
+    data_dir_option,
+    device_option,
+    folder_or_file,
+    json_option,
+)
 from nngk.errors import InputError
 
-model_argument = click.argument("model", type=click.Path(path_type=Path))
-images_argument = click.argument("images", nargs=-1, required=True, type=click.Path(path_type=Path))
+model_argument = click.argument("model", type=folder_or_file)
+images_argument = click.argument("images", nargs=-1, required=True, type=folder_or_file)
 
 
 @click.command("classify")
 @model_argument
 @images_argument
-@click.option("--top", type=click.IntRange(1), default=3, show_default=True, help="Classes shown.")
-@click.option("--evidence", type=click.IntRange(0), default=5, show_default=True, help="Training images shown.")
-@click.option("--reject", type=float, help="Answer 'unknown' above this unknown score, such as 0.99.")
+@click.option(
+    "--top", metavar="N", type=click.IntRange(1), default=3, show_default=True, help="Show the N likeliest classes."
+)
+@click.option(
+    "--evidence",
+    metavar="N",
+    type=click.IntRange(0),
+    default=5,
+    show_default=True,
+    help="Show the N training images that count most.",
+)
+@click.option(
+    "--reject",
+    metavar="SCORE",
+    type=float,
+    help="Answer 'unknown' above this unknown score, such as 0.99.",
+)
 @device_option
 @json_option
 def classify_command(
     model: Path, images: tuple[Path, ...], top: int, evidence: int, reject: float | None, device: str, as_json: bool
 ) -> None:
-    """Say what IMAGES (files or folders) show: the likeliest classes, the training images behind the answer with
-    their share in it, and how unknown the image is (the share of training images in a denser place)."""
+    """Say what IMAGES (files or folders) show: the likeliest classes, the training images behind the answer with their
+    share in it, and how unknown the image is (the share of training images that lie in a denser place)."""
     paths = image_files(images)
     from nngk.model.model import Model
 
@@ -48,11 +69,11 @@ def classify_command(
 @click.command("search")
 @model_argument
 @images_argument
-@click.option("-k", type=int, help="How many.  [default: 10, or as many as there are]")
+@click.option("-k", metavar="N", type=int, help="Show the N most similar images.  [default: 10, or all if fewer]")
 @device_option
 @json_option
 def search_command(model: Path, images: tuple[Path, ...], k: int | None, device: str, as_json: bool) -> None:
-    """Find the images of the bank that are most similar to IMAGES (files or folders), nearest first."""
+    """Find the training images that are most similar to IMAGES (files or folders), nearest first."""
     paths = image_files(images)
     from nngk.model.model import Model
 
@@ -71,13 +92,21 @@ def search_command(model: Path, images: tuple[Path, ...], k: int | None, device:
 @click.command("evaluate")
 @model_argument
 @click.argument("data")
-@click.option("--split", type=click.Choice(["train", "val", "test", "all"]), default="all", show_default=True)
 @click.option(
-    "--task", type=click.Choice(["classify", "metric"]), help="metric: retrieval only.  [default: the model's]"
+    "--split",
+    type=click.Choice(["train", "val", "test", "all"]),
+    default="all",
+    show_default=True,
+    help="Measure on this part of data that have a split.",
 )
-@click.option("--data-dir", type=click.Path(path_type=Path), help="Folder of a dataset that DATA names.")
-@click.option("--boxes/--no-boxes", default=None, help="Crop to the bounding boxes.  [default: as in training]")
-@click.option("--allow-missing", is_flag=True, help="Go on with an incomplete copy of a dataset.")
+@click.option(
+    "--task",
+    type=click.Choice(["classify", "metric"]),
+    help="Measure the answers and the retrieval, or the retrieval alone (metric).  [default: the model's task]",
+)
+@data_dir_option
+@boxes_option("as in training")
+@click.option("--allow-missing", is_flag=True, help=ALLOW_MISSING)
 @device_option
 @json_option
 def evaluate_command(
@@ -91,8 +120,8 @@ def evaluate_command(
     device: str,
     as_json: bool,
 ) -> None:
-    """Measure a model on labelled images in DATA (a folder, a CSV file, or a dataset's name): accuracy and calibration
-    where the classes are the model's, and retrieval (Recall@K, MAP@R, NMI) among the images."""
+    """Measure a model on labelled images in DATA (a folder, a CSV file, or the name of a dataset): accuracy and
+    calibration if the classes are the model's, and retrieval (Recall@K, MAP@R, NMI) among the images."""
     from nngk.model.evaluate import evaluate_model
     from nngk.model.model import Model
 
@@ -116,10 +145,10 @@ def evaluate_command(
 @model_argument
 @json_option
 def info_command(model: Path, as_json: bool) -> None:
-    """What a model folder holds: network, classes, centres, σ, the run behind it."""
+    """Show what a model folder holds: its network, classes, centres and σ, and the run behind it."""
     from nngk.model.model import Model
 
-    m = Model.load(model)
+    m = Model.load(model, "cpu")  # nothing is computed
     counts = {name: int((m.labels == i).sum()) for i, name in enumerate(m.class_names)}
     facts = {
         "network": m.network.config,
@@ -145,7 +174,7 @@ def info_command(model: Path, as_json: bool) -> None:
 
 
 def image_files(given: tuple[Path, ...]) -> list[Path]:
-    """Files as they are, folders as the images in them."""
+    """Return files as they are, and in place of a folder the images in it."""
     from nngk.data.folder import is_image
 
     out: list[Path] = []
