@@ -62,6 +62,7 @@ nb::dict stats_dict(const Fanng& index) {
     const Stats s = index.stats();
     nb::dict d;
     d["points"] = s.points, d["removed"] = s.removed, d["edges"] = s.edges, d["min_degree"] = s.min_degree;
+    d["min_in_degree"] = s.min_in_degree;
     d["max_degree"] = s.max_degree, d["bytes"] = s.bytes, d["walks"] = s.walks, d["walk_success"] = s.walk_success;
     d["distances"] = s.distances, d["queries"] = s.queries, d["codes"] = s.codes;
     return d;

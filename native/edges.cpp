@@ -3,6 +3,7 @@
 
 #include "threads.h"
 
+#include <numeric>
 #include <random>
 
 namespace nngk {
@@ -10,6 +11,9 @@ namespace {
 
 // Longer lists serve all_neighbours; what lies beyond is nearly always occluded.
 constexpr size_t CANDIDATES = 64;
+
+// Edges that every vertex has, and that lead to it.
+constexpr size_t LEAST = 2;
 
 // Rounds of walks without a better share of arrivals, after which there will be none.
 constexpr size_t STANDSTILL = 64;
@@ -190,6 +194,44 @@ void Fanng::force_edge(uint32_t from, uint32_t to) {
     });
 }
 
+// Each of these vertices gets at least two edges and two that lead to it, as far as there are so many vertices: with a
+// single one, a walk that comes by another way misses it.
+void Fanng::support(const Ids& which) {
+    const size_t n = points_.size(), least = std::min(LEAST, n - std::min(n, dead_count_ + 1));
+    // The nearest first; where the lists are short, whatever follows in the order, which keeps neighbours together.
+    auto near = [&](uint32_t v, auto&& enough) {
+        const uint32_t* list = &lists_[v * list_width_];
+        for (size_t j = 0; j < list_width_ && list[j] != NONE && !enough(list[j]); ++j) {}
+        for (size_t j = 1; j < n && !enough(uint32_t((v + j) % n)); ++j) {}
+    };
+    for (const uint32_t v : which) {
+        if (is_dead(v)) continue;
+        if (graph_.degree(v) < least) near(v, [&](uint32_t w) { return graph_.degree(v) >= least || (insert_edge(v, w), false); });
+        for (const bool full : {false, true})
+            if (in_[v] < least)
+                near(v, [&](uint32_t w) {
+                    if (in_[v] < least && (full || graph_.degree(w) < graph_.capacity())) insert_edge(w, v);
+                    return in_[v] >= least;
+                });
+    }
+}
+
+Fanng::Ids Fanng::in_degrees() const {
+    Ids in(points_.size(), 0);
+    for (size_t v = 0; v < graph_.size(); ++v)
+        for (uint32_t e = 0; e < graph_.degree(v); ++e) ++in[graph_.edges(v)[e]];
+    return in;
+}
+
+// After the whole graph was made or mended.
+void Fanng::complete() {
+    in_ = in_degrees();
+    Ids all(points_.size());
+    std::iota(all.begin(), all.end(), 0u);
+    support(all);
+    connect();
+}
+
 // Every vertex can be reached from the medoid, so that a search with a large enough pool finds all.
 void Fanng::connect() {
     const size_t n = points_.size();
@@ -216,14 +258,13 @@ void Fanng::connect() {
                 space.ask_point(v);
                 best_first(space, graph_, &medoid_, 1, 32, [](uint32_t) { return false; }, NONE, s);
             });
-            // The nearest with room; they are all reached, since the search began at the medoid.
-            uint32_t from = Pool::vertex(s.pool[0]);
-            for (size_t j = 0; j < s.pool.size(); ++j)
-                if (graph_.degree(Pool::vertex(s.pool[j])) < graph_.capacity()) {
-                    from = Pool::vertex(s.pool[j]);
-                    break;
+            // The nearest with room, or the nearest that can give up an edge; all are reached from the medoid.
+            bool linked = false;
+            for (const bool full : {false, true})
+                for (size_t j = 0; j < s.pool.size() && !linked; ++j) {
+                    const uint32_t from = Pool::vertex(s.pool[j]);
+                    if (full || graph_.degree(from) < graph_.capacity()) linked = insert_edge(from, v);
                 }
-            append_edge(from, v);
             flood(v);
             added = true;
         }
@@ -231,12 +272,30 @@ void Fanng::connect() {
     }
 }
 
-// Adds an edge without dropping others where there is room.
-void Fanng::append_edge(uint32_t from, uint32_t to) {
+// Adds an edge at its place by length, and returns whether the vertex has it. One without room gives up the longest of
+// those whose other end has enough without it.
+bool Fanng::insert_edge(uint32_t from, uint32_t to) {
+    if (from == to || is_dead(from) || is_dead(to)) return false;
     Ids row(graph_.edges(from), graph_.edges(from) + graph_.degree(from));
-    if (row.size() == graph_.capacity()) row.pop_back();
-    row.push_back(to);
+    if (std::find(row.begin(), row.end(), to) != row.end()) return true;
+    if (row.size() == graph_.capacity()) {
+        size_t last = row.size();
+        while (last > 0 && in_[row[last - 1]] <= LEAST) --last;
+        if (!last) return false;
+        --in_[row[last - 1]];
+        row.erase(row.begin() + long(last - 1));
+    }
+    with_space(points_, [&](auto space) {
+        space.ask_point(from);
+        uint32_t mine = 0;
+        measure_all(space, &to, 1, [&](uint32_t d, uint32_t) { mine = d; });
+        size_t place = 0;
+        measure_all(space, row.data(), row.size(), [&](uint32_t d, uint32_t) { place += d <= mine; });
+        row.insert(row.begin() + long(place), to);
+    });
     graph_.set(from, row.data(), row.size());
+    ++in_[to];
+    return true;
 }
 
 // The other files use these for every space.

@@ -5,6 +5,7 @@
 #include "threads.h"
 
 #include <mutex>
+#include <numeric>
 
 namespace nngk {
 namespace {
@@ -30,6 +31,7 @@ void Fanng::add(const float* x, size_t n, int threads, int64_t* ids) {
         for (size_t v = 0; v < n; ++v) label_[v] += uint32_t(first);
         return;
     }
+    if (in_.size() != graph_.size()) in_ = in_degrees();
     for (size_t at = 0; at < n; at += BATCH) insert(x + at * points_.dim(), std::min(BATCH, n - at), threads);
     if (n * 50 >= points_.size()) connect();
 }
@@ -81,13 +83,17 @@ void Fanng::insert(const float* x, size_t n, int threads) {
         });
     });
     graph_.grow(total);
-    for (size_t i = 0; i < n; ++i) graph_.set(first + i, chosen[i].data(), chosen[i].size());
-    link_to_new(first, threads);
+    in_.resize(total, 0);
+    for (size_t i = 0; i < n; ++i) {
+        graph_.set(first + i, chosen[i].data(), chosen[i].size());
+        for (const uint32_t v : chosen[i]) ++in_[v];
+    }
+    support(link_to_new(first, threads));
     lists_stale_ = true;
 }
 
-// The edges of new vertices are offered to their other ends, and each new vertex gets at least one edge to it.
-void Fanng::link_to_new(size_t first, int threads) {
+// The edges of new vertices are offered to their other ends. Returns the new vertices and those that lost an edge to them.
+Fanng::Ids Fanng::link_to_new(size_t first, int threads) {
     std::vector<std::pair<uint32_t, uint32_t>> offers;
     for (size_t v = first; v < graph_.size(); ++v)
         for (uint32_t e = 0; e < graph_.degree(v); ++e) offers.emplace_back(graph_.edges(v)[e], uint32_t(v));
@@ -96,33 +102,32 @@ void Fanng::link_to_new(size_t first, int threads) {
     for (size_t i = 0; i < offers.size(); ++i)
         if (!i || offers[i].first != offers[i - 1].first) starts.push_back(i);
     starts.push_back(offers.size());
-    parallel(starts.size() - 1, 32, threads, [&](size_t begin, size_t end, int) {
+    std::vector<Ids> before(starts.size() - 1);
+    parallel(before.size(), 32, threads, [&](size_t begin, size_t end, int) {
         with_space(points_, [&](auto space) {
             Ids offered;
             for (size_t g = begin; g < end; ++g) {
+                const uint32_t v = offers[starts[g]].first;
+                before[g].assign(graph_.edges(v), graph_.edges(v) + graph_.degree(v));
                 offered.clear();
                 for (size_t i = starts[g]; i < starts[g + 1]; ++i) offered.push_back(offers[i].second);
-                relink(space, offers[starts[g]].first, offered);
+                relink(space, v, offered);
             }
         });
     });
-    std::vector<uint8_t> linked(graph_.size() - first, 0);
-    for (size_t g = 0; g + 1 < starts.size(); ++g) {
-        const uint32_t u = offers[starts[g]].first;
-        for (uint32_t e = 0; e < graph_.degree(u); ++e)
-            if (graph_.edges(u)[e] >= first) linked[graph_.edges(u)[e] - first] = 1;
+    Ids changed(graph_.size() - first);
+    std::iota(changed.begin(), changed.end(), uint32_t(first));
+    for (size_t g = 0; g < before.size(); ++g) {
+        const uint32_t v = offers[starts[g]].first;
+        const uint32_t* now = graph_.edges(v);
+        for (uint32_t e = 0; e < graph_.degree(v); ++e) ++in_[now[e]];
+        for (const uint32_t w : before[g]) {
+            --in_[w];
+            if (std::find(now, now + graph_.degree(v), w) == now + graph_.degree(v)) changed.push_back(w);
+        }
+        changed.push_back(v);
     }
-    for (size_t v = first; v < graph_.size(); ++v) {
-        if (linked[v - first]) continue;
-        const uint32_t* near = &lists_[v * list_width_];
-        uint32_t from = near[0] == NONE ? medoid_ : near[0];
-        for (size_t j = 0; j < list_width_ && near[j] != NONE; ++j)
-            if (near[j] < first && graph_.degree(near[j]) < graph_.capacity()) {
-                from = near[j];
-                break;
-            }
-        append_edge(from, uint32_t(v));
-    }
+    return changed;
 }
 
 void Fanng::remove(const int64_t* ids, size_t n, int threads) {
@@ -168,7 +173,7 @@ void Fanng::consolidate(int threads) {
     renumber(kept);
     if (kept.empty()) return;
     find_medoid();
-    connect();
+    complete();
 }
 
 void Fanng::renumber(const Ids& kept) {

@@ -77,7 +77,7 @@ void Fanng::link(int threads) {
     find_medoid();
     make_graph(threads);
     walk(settings_.walk_rounds, threads);
-    connect();
+    complete();
 }
 
 void Fanng::find_medoid() {
@@ -320,9 +320,12 @@ Stats Fanng::stats() const {
     std::shared_lock<std::shared_mutex> reading(lock_);
     Stats s;
     s.points = points_.size() - dead_count_, s.removed = place_.size() - s.points;
-    s.min_degree = points_.size() ? ~uint64_t(0) : 0;
+    s.min_degree = s.min_in_degree = s.points ? ~uint64_t(0) : 0;
+    const Ids in = in_degrees();
     for (size_t v = 0; v < graph_.size(); ++v) {
+        if (is_dead(uint32_t(v))) continue;
         const uint64_t degree = graph_.degree(v);
+        s.min_in_degree = std::min<uint64_t>(s.min_in_degree, in[v]);
         s.edges += degree, s.min_degree = std::min(s.min_degree, degree), s.max_degree = std::max(s.max_degree, degree);
     }
     s.bytes = points_.bytes() + graph_.size() * graph_.stride() * 4 + lists_.size() * 4 + tree_.size() * sizeof(TreeNode);

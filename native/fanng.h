@@ -37,7 +37,7 @@ struct Effort {
 };
 
 struct Stats {
-    uint64_t points = 0, removed = 0, edges = 0, min_degree = 0, max_degree = 0, bytes = 0, walks = 0;
+    uint64_t points = 0, removed = 0, edges = 0, min_degree = 0, min_in_degree = 0, max_degree = 0, bytes = 0, walks = 0;
     double walk_success = 0;
     uint64_t distances = 0, queries = 0;  // since the index was made
     bool codes = false;
@@ -99,7 +99,10 @@ private:
     void walk(size_t most_rounds, int threads);
     void connect();
     void force_edge(uint32_t from, uint32_t to);
-    void append_edge(uint32_t from, uint32_t to);
+    bool insert_edge(uint32_t from, uint32_t to);
+    Ids in_degrees() const;
+    void support(const Ids& which);
+    void complete();
     // fanng.cpp
     void build_unlocked(const float* x, size_t n, int threads);
     void link(int threads);
@@ -116,7 +119,7 @@ private:
     uint32_t vertex_of(int64_t id) const { return id < 0 || size_t(id) >= place_.size() ? NONE : place_[size_t(id)]; }
     // edit.cpp
     void insert(const float* x, size_t n, int threads);
-    void link_to_new(size_t first, int threads);
+    Ids link_to_new(size_t first, int threads);
     void consolidate(int threads);
     void renumber(const Ids& kept);
     // file.cpp
@@ -125,10 +128,13 @@ private:
     template <class Sections>
     void adopt_sections(const Sections& sections, const Mapping& mapping);
     void check_loaded(size_t ids) const;
+    void check_names(size_t ids) const;
+    void check_values() const;
 
     Settings settings_;
     Points points_;
     Graph graph_;
+    Ids in_;                   // edges that lead to each vertex; empty after loading, until it is needed
     std::vector<TreeNode> tree_;
     Buffer<uint32_t> lists_;   // (vertices, list_width_) by increasing distance, NONE at the end
     size_t list_width_ = 0;

@@ -4,6 +4,7 @@
 #include "mapping.h"
 
 #include <cerrno>
+#include <cmath>
 #include <fcntl.h>
 #include <mutex>
 #include <stdexcept>
@@ -17,6 +18,7 @@ namespace {
 
 constexpr char MAGIC[8] = {'N', 'N', 'G', 'K', 'F', 'A', 'N', '2'};
 constexpr size_t SECTIONS = 10;
+constexpr uint64_t MOST = uint64_t(1) << 31;  // points: a pool's words have no room for more
 
 struct Section {
     uint64_t offset, bytes, checksum;
@@ -98,13 +100,22 @@ void check_below(const uint32_t* values, size_t n, size_t limit, bool none_allow
     require(n == 0 || worst < limit || (none_allowed && limit == 0 && worst == 0), what);
 }
 
+// The same bounds as where an index is made.
+void check_settings(const Settings& s) {
+    auto within = [](double value, double low, double high) { return value >= low && value <= high; };  // NaN is not
+    require(within(s.dim, 1, 32768) && within(s.degree, 2, 4096) && within(s.neighbours, 2, 1 << 20) &&
+                within(s.walk_rounds, 0, 1 << 20) && within(double(s.alpha), 1, 10) && within(double(s.success), 0, 1) &&
+                within(double(s.recall), 0, 1) && uint32_t(s.storage) <= 2 && s.codes <= 1,
+            "its settings are impossible");
+}
+
 }  // namespace
 
 Mapping::Mapping(const std::string& path) {
-    const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe must not make us wait
     if (descriptor < 0) refuse("cannot be opened: " + std::string(std::strerror(errno)));
     struct stat info;
-    if (::fstat(descriptor, &info) || info.st_size <= 0) {
+    if (::fstat(descriptor, &info) || !S_ISREG(info.st_mode) || info.st_size <= 0) {
         ::close(descriptor);
         refuse("is empty or not a file");
     }
@@ -167,13 +178,19 @@ std::unique_ptr<Fanng> Fanng::load(const std::string& path) {
     Header h;
     require(mapping->size() >= sizeof h, "it ends before its header does");
     std::memcpy(&h, mapping->data(), sizeof h);
-    if (std::memcmp(h.magic, MAGIC, 8)) refuse("is not a FANNG index of this version");
+    if (std::memcmp(h.magic, MAGIC, 8)) refuse("is not a FANNG index of this version: build it again from its points");
     require(h.header_bytes == sizeof h && h.checksum == checksum(mapping->data(), offsetof(Header, checksum)), "its header does not match its checksum");
     require(h.file_bytes == mapping->size(), "its length is not what its header says");
+    check_settings(h.settings);
+    size_t end = sizeof h;  // sections follow each other: two that overlap would change together
     for (const Section& s : h.sections) {
-        require(s.offset % 64 == 0 && s.offset <= h.file_bytes && s.bytes <= h.file_bytes - s.offset, "a section lies outside it");
+        require(s.offset % 64 == 0 && s.offset >= end && s.offset <= h.file_bytes && s.bytes <= h.file_bytes - s.offset, "a section lies outside it");
         require(s.checksum == checksum(mapping->data() + s.offset, s.bytes), "a section does not match its checksum");
+        end = s.offset + s.bytes;
     }
+    require(h.points < MOST && h.ids < NONE && h.list_width <= NONE && h.has_codes <= 1 && h.lists_stale <= 1, "its sizes are impossible");
+    require(h.points == 0 || h.stride == Graph::stride_for(h.settings.degree + SPARE), "its graph has another degree than its settings");
+    require(h.walk_success >= 0 && h.walk_success <= 1, "its share of walks is impossible");
     auto index = std::make_unique<Fanng>(h.settings);
     index->adopt_sections(h.sections, *mapping);
     index->points_.restore(h.points, h.has_codes, h.step);
@@ -208,24 +225,23 @@ void Fanng::adopt_sections(const Sections& sections, const Mapping& mapping) {
 }
 
 void Fanng::check_loaded(size_t ids) const {
-    const size_t n = points_.size(), row = n * points_.padded();
+    const size_t n = points_.size(), row = n * points_.padded();  // both are bounded, so that nothing overflows
     const bool full = settings_.storage == Storage::f32;
     size_t sizes[4], s = 0;
     const_cast<Points&>(points_).visit([&](auto& buffer) { sizes[s++] = buffer.size(); });
     require(sizes[0] == (full ? row : 0) && sizes[1] == (full ? 0 : row), "its vectors have the wrong length");
     require(sizes[2] == (points_.has_codes() ? row : 0) && (!points_.has_codes() || sizes[3] == points_.padded()), "its codes have the wrong length");
     Fanng& self = const_cast<Fanng&>(*this);
-    require(self.graph_.buffer().size() == n * graph_.stride() && graph_.stride() > 0, "its graph has the wrong length");
-    require(lists_.size() == n * list_width_ && label_.size() == n && place_.size() == ids, "its lists have the wrong length");
-    require((dead_.empty() && dead_count_ == 0) || (dead_.size() == n && dead_count_ <= n), "its marks have the wrong length");
+    require(self.graph_.buffer().size() == n * graph_.stride(), "its graph has the wrong length");
+    require(lists_.size() == n * list_width_ && (n == 0 || list_width_ > 0) && label_.size() == n && place_.size() == ids, "its lists have the wrong length");
     require(n == 0 || medoid_ < n, "its entry is not a vertex");
     for (size_t v = 0; v < n; ++v) {
         require(graph_.degree(v) <= graph_.capacity(), "a vertex has too many edges");
         check_below(graph_.edges(v), graph_.degree(v), n, false, "an edge leads nowhere");
     }
     check_below(lists_.data(), lists_.size(), n, true, "a list names no vertex");
-    check_below(label_.data(), n, ids, false, "a vertex has no id");
-    check_below(place_.data(), ids, n, true, "an id has no vertex");
+    check_names(ids);
+    check_values();
     for (size_t t = 0; t < tree_.size(); ++t) {
         const TreeNode& node = tree_[t];
         if (node.a == NONE)
@@ -233,6 +249,44 @@ void Fanng::check_loaded(size_t ids) const {
         else  // children come after their parent, so that a descent ends
             require(node.a < n && node.b < n && node.left > t && node.left < tree_.size() && node.right > t && node.right < tree_.size(), "its tree is broken");
     }
+}
+
+// Ids and vertices name each other, and the marks of removed vertices agree with both.
+void Fanng::check_names(size_t ids) const {
+    const size_t n = points_.size();
+    require(dead_.empty() || dead_.size() == n, "its marks have the wrong length");
+    size_t dead = 0, placed = 0;
+    for (const uint8_t mark : dead_) {
+        require(mark <= 1, "a mark is neither set nor clear");
+        dead += mark;
+    }
+    require(dead == dead_count_, "its marks do not agree with their number");
+    check_below(label_.data(), n, ids, false, "a vertex has no id");
+    check_below(place_.data(), ids, n, true, "an id has no vertex");
+    for (size_t id = 0; id < ids; ++id) {
+        if (place_[id] == NONE) continue;
+        ++placed;
+        require(label_[place_[id]] == id && !is_dead(place_[id]), "an id and its vertex do not agree");
+    }
+    require(placed == n - dead, "its ids do not agree with its vertices");
+}
+
+// Values whose distances are not numbers would break the orders that later loops rely on.
+void Fanng::check_values() const {
+    const double limit = std::sqrt(double(std::numeric_limits<float>::max()) / (4 * double(points_.dim())));
+    Array<float> x(points_.padded());
+    bool sound = true;
+    for (size_t i = 0; i < points_.size(); ++i) {
+        points_.get(i, x.data());
+        for (size_t k = 0; k < points_.dim(); ++k) sound &= std::fabs(double(x[k])) <= limit;
+        for (size_t k = points_.dim(); k < points_.padded(); ++k) sound &= x[k] == 0.0f;
+    }
+    if (points_.has_codes()) {
+        sound &= points_.code_step() > 0 && std::isfinite(points_.code_step());
+        for (size_t k = 0; k < points_.padded(); ++k) sound &= std::fabs(double(points_.centre(k))) <= limit;
+    }
+    for (const TreeNode& node : tree_) sound &= node.a == NONE || std::isfinite(node.offset);
+    require(sound, "its vectors are not finite");
 }
 
 }  // namespace nngk

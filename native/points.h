@@ -64,6 +64,7 @@ public:
     bool has_codes() const { return has_codes_; }
     void encode_query(const float* x, int16_t* out) const;  // padded values in, padded values out
     float code_step() const { return step_; }
+    float centre(size_t k) const { return centre_[k]; }
 
     size_t bytes() const { return f32_.size() * 4 + half_.size() * 2 + codes_.size(); }
 

@@ -12,8 +12,9 @@ namespace nngk {
 // Edges of a vertex: how many, then the vertices they lead to, by increasing length; a row begins on a cache line.
 class Graph {
 public:
+    static size_t stride_for(size_t capacity) { return rounded(capacity + 1, 16); }
     void reset(size_t n, size_t capacity) {
-        stride_ = rounded(capacity + 1, 16);
+        stride_ = stride_for(capacity);
         edges_.assign(n * stride_, 0u);
         n_ = n;
     }

@@ -41,6 +41,7 @@ def assert_same_answer(got: tuple[Tensor, Tensor], wanted: tuple[Tensor, Tensor]
 @pytest.mark.parametrize(("n", "dim"), [(7, 3), (50, 32), (300, 33), (1000, 100), (700, 128), (333, 1), (2500, 20)])
 @pytest.mark.parametrize("k", [1, 10, 100])
 def test_all_neighbours_equal_brute_force(n: int, dim: int, k: int) -> None:
+    k = min(k, n)
     x = torch.randn(n, dim, generator=torch.Generator().manual_seed(n + dim))
     got = Exact(x, threads=2).all_neighbours(k)
     assert_same_answer(got, brute_force(x, x, k, own=True))
@@ -78,14 +79,16 @@ def test_duplicates_stay_and_order_by_index() -> None:
     assert (d == 0).all() and i[:, 0].tolist() == [(j + 100) % 200 for j in range(200)]
 
 
-def test_one_point_and_more_neighbours_than_points() -> None:
+def test_one_point_and_as_many_neighbours_as_points() -> None:
     one = Exact(torch.ones(1, 3))
-    d, i = one.all_neighbours(2)
-    assert i.tolist() == [[-1, -1]] and torch.isinf(d).all()
-    d, i = one.search(torch.zeros(1, 3), 3)
-    assert i.tolist() == [[0, -1, -1]] and d[0, 0] == 3
+    d, i = one.all_neighbours(1)
+    assert i.tolist() == [[-1]] and torch.isinf(d).all()
+    d, i = one.search(torch.zeros(1, 3), 1)
+    assert i.tolist() == [[0]] and d[0, 0] == 3
     three = Exact(torch.tensor([[0.0], [1.0], [3.0]]))
-    assert three.all_neighbours(5)[1].tolist() == [[1, 2, -1, -1, -1], [0, 2, -1, -1, -1], [1, 0, -1, -1, -1]]
+    assert three.all_neighbours(3)[1].tolist() == [[1, 2, -1], [0, 2, -1], [1, 0, -1]]
+    with pytest.raises(InputError, match="at most 3, the number of points"):
+        three.search(torch.zeros(1, 1), 4)
 
 
 @pytest.mark.parametrize(
@@ -160,6 +163,7 @@ def test_a_huge_k_goes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     n=st.integers(1, 60), dim=st.integers(1, 5), k=st.integers(1, 12), seed=st.integers(0, 99), levels=st.integers(1, 4)
 )
 def test_coarse_grids_full_of_ties(n: int, dim: int, k: int, seed: int, levels: int) -> None:
+    k = min(k, n)
     # Small whole numbers: float32 is exact, so order and ties must be exactly those of brute force.
     x = torch.randint(0, levels, (n, dim), generator=torch.Generator().manual_seed(seed)).float()
     wanted = brute_force(x, x, k, own=True)

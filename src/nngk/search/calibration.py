@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from nngk.errors import InputError
+from nngk.search.checks import real, whole
 from nngk.search.native import empty_answer
 
 SAMPLE = 200
@@ -19,21 +20,18 @@ class Effort(NamedTuple):
 
 
 def one_effort(ef: int | None, budget: int | None, recall: float | None) -> Effort | None:
-    """The effort that was asked for; None where it is to be found for a recall."""
+    """Return the effort that was asked for; None where it is to be found for a recall."""
     if sum(value is not None for value in (ef, budget, recall)) > 1:
         raise InputError("ef, budget and recall exclude each other: give one of them.")
-    for name, value in (("ef", ef), ("budget", budget)):
-        if value is not None and value < 1:
-            raise InputError(f"{name} must be at least 1, got {value}.")
-    if recall is not None and not 0 < recall <= 1:
-        raise InputError(f"recall must lie in (0, 1], got {recall}.")
+    if recall is not None and real(recall, "recall", 0, 1) == 0:
+        raise InputError("recall must be above 0.")
     if ef is not None:
-        return Effort(ef=ef)
-    return None if budget is None else Effort(budget=budget)
+        return Effort(ef=whole(ef, "ef"))
+    return None if budget is None else Effort(budget=whole(budget, "budget"))
 
 
 def found_share(found: Tensor, truth: Tensor) -> float:
-    """The share of the true neighbours (n, k) that was found; -1 counts for nothing on either side.
+    """Return the share of the true neighbours (n, k) that was found; -1 counts for nothing on either side.
 
     >>> found_share(torch.tensor([[1, 2, 9]]), torch.tensor([[2, 3, -1]]))
     0.5
@@ -43,7 +41,7 @@ def found_share(found: Tensor, truth: Tensor) -> float:
 
 
 def sample_truth(index: Any, k: int, threads: int) -> tuple[Tensor, Tensor]:
-    """Some indexed points and their exact neighbours."""
+    """Return some indexed points and their exact neighbours."""
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(index.id_count, (4 * SAMPLE,), generator=generator).unique()
     alive = [int(i) for i in ids if index.alive(int(i))]
@@ -55,7 +53,7 @@ def sample_truth(index: Any, k: int, threads: int) -> tuple[Tensor, Tensor]:
 
 
 def find_effort(index: Any, k: int, recall: float, threads: int) -> Effort:
-    """The least pool that reaches the recall on the sample, each point searched as if it were not indexed."""
+    """Return the least pool that reaches the recall on the sample, each point searched as if it were not indexed."""
     ids, truth = sample_truth(index, k, threads)
     distances, found = empty_answer(len(ids), k)
 

@@ -5,6 +5,10 @@ from typing import NamedTuple
 import torch
 
 from nngk.errors import InputError
+from nngk.search.adapters.faiss import Faiss
+from nngk.search.adapters.hnswlib import Hnswlib
+from nngk.search.adapters.pynndescent import PyNNDescent
+from nngk.search.checks import whole
 from nngk.search.engine import Engine
 from nngk.search.exact import Exact
 from nngk.search.fanng import FANNG
@@ -36,14 +40,13 @@ class Choice(NamedTuple):
 
 
 def choose(n: int, dim: int, k: int, device: str | torch.device = "cpu") -> Choice:
-    """The engine that finds the k nearest neighbours of all n points first.
+    """Return the engine that finds the k nearest neighbours of all n points first.
 
     >>> choose(5_000, 512, 100).name
     'exact'
     """
     for name, value in (("n", n), ("dim", dim), ("k", k)):
-        if value < 1:
-            raise InputError(f"{name} must be at least 1, got {value}.")
+        whole(value, name)
     if torch.device(device).type == "cuda" and n <= GPU_POINTS:
         return Choice("exact", f"exact: a GPU compares {n:,} points exhaustively", 1.0)
     exact = n * (EXACT_POINT + EXACT_PAIR * n * dim) * (1 if core() else EXACT_TORCH)
@@ -57,7 +60,7 @@ def choose(n: int, dim: int, k: int, device: str | torch.device = "cpu") -> Choi
 
 
 def require_engine(name: str) -> str:
-    """The name itself, or a sentence with the names there are."""
+    """Return the name itself, or raise InputError that lists the names there are."""
     if name not in ENGINES:
         raise InputError(f"There is no search engine {name!r}; take one of {', '.join(ENGINES)}.")
     return name
@@ -74,7 +77,9 @@ def create_engine(
     seed: int = 0,
     recall: float = FANNG_RECALL,
 ) -> Engine:
-    """An empty engine by name. 'auto' needs ``n``, the number of points to come; ``k`` is how many neighbours of each.
+    """Return an empty engine by name; 'auto' needs ``n``, the number of points to come.
+
+    ``k`` is how many neighbours of each point will be asked for.
 
     >>> len(create_engine("exact", dim=8))
     0
@@ -89,13 +94,7 @@ def create_engine(
         # Lists as long as the neighbours that will be asked for: then all_neighbours only reads them.
         return FANNG(dim, neighbours=max(48, k), seed=seed, recall=recall, threads=threads)
     if name.startswith("faiss"):
-        from nngk.search.adapters.faiss import Faiss
-
         return Faiss(dim, name.removeprefix("faiss-"), threads=threads)
     if name == "hnswlib":
-        from nngk.search.adapters.hnswlib import Hnswlib
-
         return Hnswlib(dim, seed=seed, threads=threads)
-    from nngk.search.adapters.pynndescent import PyNNDescent
-
     return PyNNDescent(dim, seed=seed, threads=threads)

@@ -6,13 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nngk.search.checks import checked, checked_k, checked_update, without_own
+from nngk.search.certain import certain_nearest
+from nngk.search.checks import Points, checked, checked_k, checked_update, without_own
+from nngk.search.cuda.nearest import cuda_nearest
 from nngk.search.native import core, empty_answer, plain, thread_count
 
-# Elements of one tile of the distance matrix: 16M float32 are 64 MiB, small beside any bank and large enough for a
-# matrix product to run at full speed.
-TILE = 1 << 24
-# Extra candidates kept beyond k while distances come from rounded matrix products; they are re-scored afterwards.
+# Candidates that the compiled core keeps beyond k while distances come from rounded products.
 SLACK = 8
 # Bytes that the compiled core may take for its candidate lists; beyond, queries come in parts.
 LISTS = 6 << 30
@@ -32,7 +31,7 @@ class Exact:
     [[1], [0], [1]]
     """
 
-    def __init__(self, x: Tensor | None = None, *, threads: int | None = None) -> None:
+    def __init__(self, x: Points | None = None, *, threads: int | None = None) -> None:
         self.points = torch.empty(0, 0) if x is None else checked(x, "points")
         self.threads = threads
         self._packed: tuple[Tensor, Any] | None = None  # points, and the same packed for the core
@@ -40,21 +39,19 @@ class Exact:
     def __len__(self) -> int:
         return len(self.points)
 
-    def add(self, x: Tensor) -> Tensor:
+    def add(self, x: Points) -> Tensor:
         x = checked(x, "points", self.points.shape[1] if len(self) else None)
         start = len(self)
         self.points = torch.cat([self.points, x]) if start else x.clone()
         return torch.arange(start, len(self), device=x.device)
 
-    def update(self, x: Tensor) -> None:
+    def update(self, x: Points) -> None:
         self.points = checked_update(x, len(self), self.points.shape[1]).clone()
 
-    def search(self, x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        checked_k(k, len(self))
+    def search(self, x: Points, k: int) -> tuple[Tensor, Tensor]:
+        k = checked_k(k, len(self))
         x = checked(x, "queries", self.points.shape[1])
         if self.points.is_cuda:
-            from nngk.search.cuda.nearest import cuda_nearest
-
             return cuda_nearest(self.points, x.to(self.points), k, exclude_own=False)
         native = self._core()
         if native is None:
@@ -62,10 +59,8 @@ class Exact:
         return self._native_search(native, x, k)
 
     def all_neighbours(self, k: int) -> tuple[Tensor, Tensor]:
-        checked_k(k, len(self))
+        k = checked_k(k, len(self))
         if self.points.is_cuda:
-            from nngk.search.cuda.nearest import cuda_nearest
-
             return cuda_nearest(self.points, self.points, k, exclude_own=True)
         native = self._core()
         if native is None:
@@ -96,38 +91,19 @@ class Exact:
 
 
 def list_bytes(k: int) -> int:
-    """Bytes of one candidate list of the compiled core."""
+    """Return the bytes of one candidate list of the compiled core."""
     return 8 * (2 * (k + SLACK) + 64)
 
 
 def torch_nearest(points: Tensor, x: Tensor, k: int, exclude_own: bool) -> tuple[Tensor, Tensor]:
-    """The k nearest points of each query by torch alone; with ``exclude_own`` query i is point i and left out."""
-    # Distances do not change when everything is shifted; near the origin the rounding of |x|² + |c|² - 2xc is least.
-    shift = points.mean(0)
-    rows = max(1, TILE // len(points))
+    """Return the k nearest points of each query by torch alone; with ``exclude_own`` query i is point i, left out."""
     distances = x.new_full((len(x), k), torch.inf)
     indices = torch.full((len(x), k), -1, dtype=torch.long, device=x.device)
-    centred = points - shift
-    norms = centred.square().sum(1)
     found = min(k, len(points) - exclude_own)
-    if not found:
-        return distances, indices
-    for start in range(0, len(x), rows):
-        queries = x[start : start + rows].to(points) - shift
-        own = torch.arange(start, start + len(queries), device=x.device) if exclude_own else None
-        d, i = _tile(queries, centred, norms, found, own)
-        distances[start : start + rows, :found] = d.to(x)
-        indices[start : start + rows, :found] = i.to(x.device)
+    if found and len(x):
+        own = torch.arange(len(x)) if exclude_own else None
+        # The bounds hold for float32 only where torch does not replace its products by coarser ones.
+        wide = points.dtype == torch.float64 or torch.get_float32_matmul_precision() != "highest"
+        d, i = certain_nearest(points, x.to(points), found, own, torch.float64 if wide else torch.float32)
+        distances[:, :found], indices[:, :found] = d.to(x), i.to(x.device)
     return distances, indices
-
-
-def _tile(q: Tensor, points: Tensor, norms: Tensor, k: int, own: Tensor | None) -> tuple[Tensor, Tensor]:
-    scores = torch.addmm(norms, q, points.T, alpha=-2)  # |c|² - 2qc: the query's own norm changes no order
-    if own is not None:
-        scores.scatter_(1, own[:, None].to(scores.device), torch.inf)
-    candidates = scores.topk(min(k + SLACK, len(points) - (own is not None)), largest=False, sorted=False).indices
-    # Re-score by differences, which do not cancel; ties go to the lower index.
-    candidates = candidates.sort(1).values
-    exact = torch.stack([(points[c] - row).square().sum(1) for row, c in zip(q, candidates)])
-    d, order = exact.sort(dim=1, stable=True)
-    return d[:, :k], candidates.gather(1, order)[:, :k]

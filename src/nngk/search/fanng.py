@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nngk.errors import InputError
 from nngk.search.calibration import Effort, find_effort, one_effort, sample_truth
-from nngk.search.checks import checked, checked_k, checked_update
+from nngk.search.checks import Points, checked, checked_ids, checked_k, checked_update, real, whole
 from nngk.search.native import empty_answer, plain, required_core, thread_count
 
 AS_MANY = 1 << 20  # rounds of walks: never reached
@@ -62,81 +62,85 @@ class FANNG:
         threads: int | None = None,
     ) -> None:
         walk_rounds = AS_MANY if walk_rounds is None else walk_rounds
-        for name, value, low, high in (
-            ("dim", dim, 1, 32768),
-            ("degree", degree, 2, 4096),
-            ("alpha", alpha, 1.0, 10.0),
-            ("neighbours", neighbours, 2, 1 << 20),
-            ("success", success, 0.0, 1.0),
-            ("walk_rounds", walk_rounds, 0, AS_MANY),
-            ("recall", recall, 0.0, 1.0),
-            ("seed", seed, 0, 1 << 48),
-        ):
-            if not low <= value <= high:
-                raise InputError(f"{name} must lie between {low} and {high}, got {value}.")
         if storage not in STORAGE:
             raise InputError(f"storage must be one of {', '.join(STORAGE)}, got {storage!r}.")
-        self.dim, self.recall, self.threads = dim, recall, threads
-        self._index: Any = required_core("FANNG").Fanng(
-            dim=dim,
-            degree=degree,
-            alpha=alpha,
-            neighbours=neighbours,
-            success=success,
-            walk_rounds=walk_rounds,
-            recall=recall,
-            seed=seed,
-            storage=STORAGE[storage],
-        )
+        thread_count(threads)
+        options = {
+            name: whole(value, name, low, high)
+            for name, value, low, high in (
+                ("dim", dim, 1, 32768),
+                ("degree", degree, 2, 4096),
+                ("neighbours", neighbours, 2, 1 << 20),
+                ("walk_rounds", walk_rounds, 0, AS_MANY),
+                ("seed", seed, 0, 1 << 48),
+            )
+        } | {
+            name: real(value, name, low, high)
+            for name, value, low, high in (
+                ("alpha", alpha, 1, 10),
+                ("success", success, 0, 1),
+                ("recall", recall, 0, 1),
+            )
+        }
+        self._index: Any = required_core("FANNG").Fanng(**options, storage=STORAGE[storage])
+        self._ready(recall, threads)
+
+    def _ready(self, recall: float, threads: int | None) -> None:
+        settings = self._index.settings
+        self.dim: int = settings["dim"]
+        self.recall, self.threads = recall, threads
+        # What can be stored: half precision ends at 65504.
+        largest = 65504.0 if settings["storage"] == STORAGE["float16"] else math.inf
+        self._limits: dict[str, Any] = {"dtype": torch.float32, "largest": largest}
         self.list_recall = math.nan  # of the last all_neighbours from the lists, as measured on a sample
         self._efforts: dict[tuple[int, float], Effort] = {}  # found by calibration; forgotten when the points change
 
     def __len__(self) -> int:
         return len(self._index)
 
-    def build(self, x: Tensor) -> None:
+    def build(self, x: Points) -> None:
         """Index these points in place of all others; row i gets index i."""
-        x = checked(x, "points", self.dim)
+        x = checked(x, "points", self.dim, **self._limits)
         if not len(x):
             raise InputError("build needs at least one point, got none.")
-        self._changed()
         self._index.build(plain(x), thread_count(self.threads))
-
-    def add(self, x: Tensor) -> Tensor:
-        """Add points (n, dim); return their indices. The first ones are built into a graph at once."""
-        x = checked(x, "points", self.dim)
-        ids = torch.empty(len(x), dtype=torch.long)
         self._changed()
+
+    def add(self, x: Points) -> Tensor:
+        """Add points (n, dim); return their indices. The first ones are built into a graph at once."""
+        x = checked(x, "points", self.dim, **self._limits)
+        ids = torch.empty(len(x), dtype=torch.long)
         self._index.add(plain(x), thread_count(self.threads), ids)
+        self._changed()
         return ids.to(x.device)
 
     def remove(self, ids: Tensor | Sequence[int]) -> None:
         """Remove points by index. Their indices are not given again, and the others keep theirs."""
-        wanted = torch.as_tensor(ids, dtype=torch.long).cpu().reshape(-1).unique()
+        wanted = checked_ids(ids).unique()
         unknown = [int(i) for i in wanted if not self._index.alive(int(i))]
         if unknown:
             raise InputError(f"No point has the index {unknown[0]}: it was never given or is already removed.")
-        self._changed()
         self._index.remove(wanted, thread_count(self.threads))
-
-    def update(self, x: Tensor) -> None:
-        """All points moved to ``x``, in the order of their indices; the old graph is where the new one starts from."""
-        x = checked_update(x, len(self), self.dim)
         self._changed()
+
+    def update(self, x: Points) -> None:
+        """Move all points to ``x``, in the order of their indices; the new graph starts from the old one."""
+        x = checked_update(x, len(self), self.dim, **self._limits)
         if len(x):
             self._index.update(plain(x), thread_count(self.threads))
+        self._changed()
 
     def search(
-        self, x: Tensor, k: int, *, ef: int | None = None, budget: int | None = None, recall: float | None = None
+        self, x: Points, k: int, *, ef: int | None = None, budget: int | None = None, recall: float | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The ``k`` nearest points of each query: squared distances (n, k) and indices (n, k).
+        """Return the ``k`` nearest points of each query: squared distances (n, k) and indices (n, k).
 
         Say at most one of: ``ef``, the size of the pool of a best-first search; ``budget``, the number of distance
         computations of the paper's backtracking search; ``recall``, for which a pool is chosen on a sample of the
         indexed points (once, then remembered).
         """
-        checked_k(k, len(self))
-        x = checked(x, "queries", self.dim)
+        k = checked_k(k, len(self))
+        x = checked(x, "queries", self.dim, dtype=torch.float32)
         effort = one_effort(ef, budget, recall) or self.effort(k, self.recall if recall is None else recall)
         distances, indices = empty_answer(len(x), k)
         threads = thread_count(self.threads)
@@ -146,42 +150,44 @@ class FANNG:
     def all_neighbours(
         self, k: int, *, ef: int | None = None, budget: int | None = None, recall: float | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The ``k`` nearest other points of every index ever given; rows of removed points are -1.
+        """Return the ``k`` nearest other points of every index ever given; rows of removed points are -1.
 
         With ``ef`` or ``budget`` every point walks from its own vertex. Otherwise the answer is the neighbour lists
         behind the graph, which are found anew where a sample of them does not reach ``recall``.
         """
-        checked_k(k, len(self))
+        k = checked_k(k, len(self))
         effort = one_effort(ef, budget, recall)
         threads = thread_count(self.threads)
-        distances, indices = empty_answer(self._index.id_count, k)
+        ids = torch.arange(self._index.id_count)  # asked once: another thread may be adding points
+        distances, indices = empty_answer(len(ids), k)
         if effort is not None:
-            ids = torch.arange(self._index.id_count)
             self._index.search_points(ids, k, effort.ef, effort.budget, True, threads, distances, indices)
             return distances, indices
         wanted = self.recall if recall is None else recall
         sample, truth = sample_truth(self._index, k, threads)
         self.list_recall = self._index.complete_lists(sample, truth, wanted, threads)
-        self._index.from_lists(torch.arange(self._index.id_count), k, threads, distances, indices)
+        self._index.from_lists(ids, k, threads, distances, indices)
         return distances, indices
 
     def effort(self, k: int, recall: float) -> Effort:
-        """The least pool that reaches this recall on a sample of the indexed points."""
-        if (k, recall) not in self._efforts:
-            self._efforts[k, recall] = find_effort(self._index, k, recall, thread_count(self.threads))
-        return self._efforts[k, recall]
+        """Return the least pool that reaches this recall on a sample of the indexed points."""
+        known = self._efforts  # replaced when the points change, perhaps by another thread
+        if (k, recall) not in known:
+            known[k, recall] = find_effort(self._index, k, recall, thread_count(self.threads))
+        return known[k, recall]
 
-    def vectors(self, ids: Tensor) -> Tensor:
-        """The points of these indices, as stored."""
-        out = torch.empty(len(ids), self.dim)
+    def vectors(self, ids: Tensor | Sequence[int]) -> Tensor:
+        """Return the points of these indices, as stored."""
+        wanted = checked_ids(ids)
+        out = torch.empty(len(wanted), self.dim)
         try:
-            self._index.vectors(ids.cpu().contiguous(), out)
+            self._index.vectors(wanted, out)
         except ValueError as error:
             raise InputError("Some of the indices belong to no point.") from error
         return out
 
     def stats(self) -> dict[str, float]:
-        """Degrees, memory, walk success, and the distance computations of all searches so far."""
+        """Return degrees, memory, walk success, and the distance computations of all searches so far."""
         stats: dict[str, float] = self._index.stats()
         stats["mean_degree"] = stats["edges"] / max(1, stats["points"])
         stats["distances_per_query"] = stats["distances"] / max(1, stats["queries"])
@@ -197,13 +203,14 @@ class FANNG:
     @classmethod
     def load(cls, path: str | Path, *, recall: float = 0.98, threads: int | None = None) -> "FANNG":
         """Read an index that ``save`` wrote. The file is mapped into memory and checked; a damaged one is refused."""
+        real(recall, "recall", 0, 1)
+        thread_count(threads)
         engine = cls.__new__(cls)
         try:
             engine._index = required_core("FANNG").Fanng.load(str(path))
         except RuntimeError as error:
             raise InputError(f"{path} {error}.") from error
-        engine.dim, engine.recall, engine.threads = engine._index.settings["dim"], recall, threads
-        engine.list_recall, engine._efforts = math.nan, {}
+        engine._ready(recall, threads)
         return engine
 
     def _changed(self) -> None:

@@ -8,12 +8,15 @@ import torch
 from torch import Tensor
 
 from nngk.errors import InputError
+from nngk.search.checks import whole
+
+KERNELS = ("plain", "avx2", "avx512")
 
 
 def _load() -> ModuleType | None:
     try:
         return importlib.import_module("nngk.search._native")
-    except ImportError:  # installed without a compiler
+    except ModuleNotFoundError:  # installed without a compiler
         return None
 
 
@@ -21,12 +24,24 @@ _native = _load()
 
 
 def core() -> ModuleType | None:
-    """The compiled module, or None where the package was installed without a compiler."""
-    return None if os.environ.get("NNGK_NO_NATIVE") else _native
+    """Return the compiled module, or None where the package was installed without a compiler.
+
+    Raise InputError where the environment asks for kernels that the core does not run with.
+    """
+    if os.environ.get("NNGK_NO_NATIVE") or _native is None:
+        return None
+    wanted = os.environ.get("NNGK_KERNELS")
+    if wanted and wanted != _native.kernels:
+        runs = ", ".join(name for name in KERNELS if _native.has_kernels(name))
+        raise InputError(
+            f"NNGK_KERNELS asks for {wanted!r}, but the search core runs with {_native.kernels!r}. This processor runs "
+            f"{runs}: set the variable to one of these before nngk is imported, or unset it."
+        )
+    return _native
 
 
 def required_core(purpose: str) -> ModuleType:
-    """The compiled module, or a sentence that says how to get it."""
+    """Return the compiled module, or raise InputError that says how to get it."""
     found = core()
     if found is None:
         raise InputError(
@@ -38,19 +53,15 @@ def required_core(purpose: str) -> ModuleType:
 
 
 def thread_count(threads: int | None) -> int:
-    """How many threads to use: as asked for, or as torch uses."""
-    if threads is None:
-        return torch.get_num_threads()
-    if threads < 1:
-        raise InputError(f"threads must be at least 1, got {threads}.")
-    return threads
+    """Return how many threads to use: as many as were asked for, or as torch uses."""
+    return torch.get_num_threads() if threads is None else whole(threads, "threads")
 
 
 def plain(x: Tensor) -> Tensor:
-    """The same numbers as a contiguous float32 matrix in main memory, which the core reads without a copy."""
+    """Return the numbers as a contiguous float32 matrix in main memory, which the core reads without a copy."""
     return x.detach().to(device="cpu", dtype=torch.float32).contiguous()
 
 
 def empty_answer(rows: int, k: int) -> tuple[Tensor, Tensor]:
-    """Room for squared distances and indices (rows, k)."""
+    """Return room for squared distances and indices (rows, k)."""
     return torch.empty(rows, k), torch.empty(rows, k, dtype=torch.long)

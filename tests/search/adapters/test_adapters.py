@@ -66,12 +66,13 @@ def test_few_points_and_many_neighbours(name: str) -> None:
     with pytest.raises(InputError, match="no points"):
         made.search(torch.zeros(1, 16), 1)
     made.add(points(5))
-    d, i = made.search(points(2), 8)
-    assert (i[:, :5].sort().values == torch.arange(5)).all() and (i[:, 5:] == -1).all() and torch.isinf(d[:, 5:]).all()
-    d, i = made.all_neighbours(8)
-    assert (i[:, 4:] == -1).all() and all(
-        sorted(row[:4]) == [j for j in range(5) if j != own] for own, row in enumerate(i.tolist())
-    )
+    assert (made.search(points(2), 5)[1].sort().values == torch.arange(5)).all()
+    for ask in (lambda: made.search(points(2), 6), lambda: made.all_neighbours(6)):
+        with pytest.raises(InputError, match="at most 5"):
+            ask()
+    d, i = made.all_neighbours(5)
+    assert (i[:, 4] == -1).all() and torch.isinf(d[:, 4]).all()
+    assert all(sorted(row[:4]) == [j for j in range(5) if j != own] for own, row in enumerate(i.tolist()))
 
 
 def test_duplicates_are_other_points() -> None:
@@ -116,7 +117,7 @@ def test_choice_grows_from_exact_to_graph(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.skipif(core() is None, reason="needs the compiled core")
 def test_the_choice_is_the_engine_that_was_measured_to_be_faster() -> None:
-    with (Path(__file__).parents[2] / "results" / "search_crossing.csv").open(newline="") as file:
+    with (Path(__file__).parents[3] / "results" / "search_crossing.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     seconds = {(int(r["n"]), int(r["dim"]), r["engine"]): float(r["seconds"]) for r in rows}
     sizes = {(n, dim) for n, dim, _ in seconds}

@@ -1,1 +1,1 @@
-"""Other libraries' engines behind the protocol of this room."""
+"""Engines of other packages behind the protocol: one file per package, on one small base."""

@@ -3,16 +3,17 @@
 from types import ModuleType
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from nngk.errors import InputError, MissingExtra
-from nngk.search.checks import checked, checked_k, checked_update, without_own
-from nngk.search.native import plain, thread_count
+from nngk.search.adapters.adapter import Adapter
+from nngk.search.checks import padded
+
+KINDS = ("flat", "hnsw", "hnsw-sq8", "ivf")
 
 
 def load_faiss() -> ModuleType:
-    """The faiss package, or a sentence that names the extra."""
+    """Return the faiss package, or raise MissingExtra, which names the extra."""
     try:
         import faiss
     except ImportError as error:
@@ -21,8 +22,8 @@ def load_faiss() -> ModuleType:
     return module
 
 
-class Faiss:
-    """A faiss index: ``kind`` is 'flat', 'hnsw' or 'ivf'.
+class Faiss(Adapter):
+    """A faiss index of the ``kind`` 'flat', 'hnsw', 'hnsw-sq8' (vectors in bytes, so distances are rough) or 'ivf'.
 
     ``ef`` is the pool of an HNSW search, ``probes`` the number of cells an IVF search visits. On a machine with
     faiss-gpu, ``gpu=True`` moves flat and IVF indices there.
@@ -46,53 +47,40 @@ class Faiss:
         gpu: bool = False,
         threads: int | None = None,
     ) -> None:
-        if kind not in ("flat", "hnsw", "ivf"):
-            raise InputError(f"kind must be flat, hnsw or ivf, got {kind!r}.")
+        if kind not in KINDS:
+            raise InputError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}.")
+        super().__init__(dim, threads)
         self.faiss = load_faiss()
-        self.dim, self.kind, self.m, self.ef_construction = dim, kind, m, ef_construction
-        self.ef, self.cells, self.probes, self.gpu, self.threads = ef, cells, probes, gpu, threads
-        self.points = torch.empty(0, dim)
+        self.kind, self.m, self.ef_construction = kind, m, ef_construction
+        self.ef, self.cells, self.probes, self.gpu = ef, cells, probes, gpu
         self.index: Any = None
 
-    def __len__(self) -> int:
-        return len(self.points)
-
-    def add(self, x: Tensor) -> Tensor:
-        x = checked(x, "points", self.dim)
-        start = len(self)
-        fresh = plain(x)
-        self.points = torch.cat([self.points, fresh]) if start else fresh.clone()
-        self.faiss.omp_set_num_threads(thread_count(self.threads))
+    def insert(self, fresh: Tensor, start: int) -> None:
+        self.faiss.omp_set_num_threads(self.thread_count)
         if self.index is None:
             self.index = self._new_index(fresh)
-        if len(fresh):
-            self.index.add(fresh.numpy())
-        return torch.arange(start, len(self), device=x.device)
+        self.index.add(fresh.numpy())
 
-    def update(self, x: Tensor) -> None:
-        points = checked_update(x, len(self), self.dim)
-        self.points, self.index = torch.empty(0, self.dim), None
-        self.add(points)
+    def clear(self) -> None:
+        self.index = None
 
-    def search(self, x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        checked_k(k, len(self))
-        queries = plain(checked(x, "queries", self.dim))
-        self.faiss.omp_set_num_threads(thread_count(self.threads))
-        if self.kind == "hnsw":
+    def query(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        self.faiss.omp_set_num_threads(self.thread_count)
+        if self.kind.startswith("hnsw"):
             self.index.hnsw.efSearch = max(self.ef, k)
         if self.kind == "ivf":
             self.index.nprobe = self.probes
         distances, indices = self.index.search(queries.numpy(), k)
-        d, i = torch.from_numpy(distances), torch.from_numpy(indices)
-        return d.masked_fill(i < 0, torch.inf).to(x.device), i.to(x.device)
-
-    def all_neighbours(self, k: int) -> tuple[Tensor, Tensor]:
-        return without_own(*self.search(self.points, k + 1), torch.arange(len(self)))
+        return padded(distances, indices, k)
 
     def _new_index(self, x: Tensor) -> Any:
         faiss = self.faiss
-        if self.kind == "hnsw":
-            index = faiss.IndexHNSWFlat(self.dim, self.m)
+        if self.kind.startswith("hnsw"):
+            if self.kind == "hnsw":
+                index = faiss.IndexHNSWFlat(self.dim, self.m)
+            else:
+                index = faiss.IndexHNSWSQ(self.dim, faiss.ScalarQuantizer.QT_8bit, self.m)
+                index.train(x.numpy())
             index.hnsw.efConstruction = self.ef_construction
             return index
         if self.kind == "ivf":

@@ -1,5 +1,5 @@
 # mypy: disallow-untyped-defs=False
-"""Triton kernels that start the candidate lists of the exact search and thin them; bounds as in ``cuda_kernels``."""
+"""Triton kernels that start the candidate lists of the exact search and thin them; bounds as in ``products``."""
 
 from typing import NamedTuple
 

@@ -1,14 +1,11 @@
 # mypy: disallow-untyped-defs=False
 """Triton kernels that measure the candidates of the exact search in float64 and put them in order."""
 
-from typing import TYPE_CHECKING
-
 import triton
 import triton.language as tl
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from nngk.search.cuda.candidates import Lists
+from nngk.search.cuda.candidates import Lists
 
 
 @triton.jit
@@ -87,7 +84,7 @@ def rank(
     points: Tensor,
     order: Tensor,
     rows: Tensor,
-    lists: "Lists",
+    lists: Lists,
     exact: Tensor,
     k: int,
     distances: Tensor,
