@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from nngk.data.packs.writer import write_pack
 from nngk.data.packs.keys import picture_keys, picture_places
 from nngk.data.packs.layout import Pack, finished
+from nngk.data.packs.writer import write_pack
 from nngk.data.table import ImageTable
 from nngk.errors import InputError
 from nngk.files import locked
