@@ -14,6 +14,7 @@ from nngk.accel import Tiles, blocks, launch
 
 TILES = Tiles()
 HALF_TILES = Tiles(8192, 256, 4)  # of a bank in half precision
+NAN_BITS: tl.constexpr = tl.constexpr(0x7FF8000000000000)  # of a float64
 
 
 @triton.jit(do_not_specialize=["M", "B"])
@@ -89,11 +90,11 @@ def _backward(
                 k = start + tl.arange(0, BLOCK_K)
                 w = tl.load(weights + b * K + k, mask=k < K, other=0.0)
                 index = tl.load(neighbours + b * K + k, mask=k < K, other=0).to(tl.int64)
-                lost = tl.sum(w * 0.0, axis=0).to(tl.float64)
-                # A weight that is not finite has no place in an integer; the unit of the sums, which no program of this
-                # kernel reads, becomes NaN instead, and with it all of them.
-                tl.store(sums + M + 1, lost.to(tl.int64, bitcast=True), mask=lost != lost)
-                w = tl.where(w == w, w, 0.0)
+                # A weight that is NaN has no place in an integer: the unit of the sums, which no program of this kernel
+                # reads, becomes NaN instead, and with it all of them. Every program that does so writes the same bits.
+                lost = w != w
+                tl.store(sums + M + 1 + 0 * k, tl.full([BLOCK_K], NAN_BITS, tl.int64), mask=lost)
+                w = tl.where(lost, 0.0, w)
                 share = w.to(tl.float64) * factor
                 # Integers add up to the same sum in any order, so the result is the same in every run.
                 share = share + tl.where(share >= 0, 0.5, -0.5)
