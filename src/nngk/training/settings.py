@@ -149,7 +149,7 @@ class Settings:
         None,
         NETWORK,
         "Train only the embedding layer, on features computed once; by default, this is done where there is no GPU. "
-        "The network stays as it is, and has to be a pretrained one for this to be the default.",
+        "The network itself stays as it is. One that starts from random weights is trained as a whole by default.",
         empty="auto",
         everyday=True,
     )
