@@ -52,7 +52,7 @@ def compare_command(
 
     from nngk import progress
     from nngk.data import read_images
-    from nngk.experiments.compare.compare import compare
+    from nngk.experiments.compare.comparison import compare
     from nngk.losses import LOSSES
 
     progress.quiet = quiet

@@ -20,8 +20,8 @@ def paper_command() -> None:
 @json_option
 def list_command(results: Path, as_json: bool) -> None:
     """The experiments by name."""
-    from nngk.experiments.paper.experiments import EXPERIMENTS
-    from nngk.experiments.paper.store import read_rows
+    from nngk.experiments.paper.contents import EXPERIMENTS
+    from nngk.experiments.record import read_rows
 
     found = [
         {

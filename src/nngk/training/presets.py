@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from nngk.errors import InputError
-from nngk.experiments.paper.trial import PRESETS
 from nngk.training.settings import Settings
 
 T = TypeVar("T")
+PRESETS = ("paper", "best", "frozen")
 BATCH = 20  # the paper's
 BASE_RATE = 1e-5  # the paper's, for a loss that is the sum over a batch
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from nngk.data import split
+from nngk.device import pick_device
 from nngk.experiments.paper.known_classes import classify_trial
 from nngk.experiments.paper.trial import Experiment, Job, Trial, View
 from nngk.kernel.predict import predict
@@ -14,12 +15,11 @@ from nngk.kernel.sigma import best_sigma
 from nngk.networks.embed import embed
 from nngk.search import Exact
 from nngk.training.feed import image_parts, network_of
-from nngk.training.run import pick_device
 from nngk.training.validation import classification_scores
 
 
 def untrained(job: Job) -> dict[str, Any]:
-    """The kernel classifier on a network as it came, with σ tuned on the validation part and all weights one."""
+    """Return the figures of the kernel classifier on an untrained network, with σ tuned on the validation part."""
     started = time.perf_counter()
     s, device = job.settings, pick_device(job.settings.device)
     torch.manual_seed(job.seed)

@@ -1,4 +1,4 @@
-"""All experiments, in the paper's order."""
+"""All tables and figures that can be run, in the paper's order."""
 
 from difflib import get_close_matches
 
@@ -25,7 +25,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
 
 
 def find_experiment(name: str) -> Experiment:
-    """The experiment of a name, or a sentence with the nearest.
+    """Return the experiment of a name; raise InputError with the nearest name if there is none.
 
     >>> find_experiment("birds-metric").source
     'Table 2'

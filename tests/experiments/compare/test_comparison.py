@@ -10,8 +10,9 @@ from PIL import Image
 
 from nngk.data import read_images
 from nngk.errors import InputError
-from nngk.experiments.compare import compare as comparison
-from nngk.experiments.compare.compare import compare, settle_split
+from nngk.experiments.compare.comparison import compare, settle_split
+from nngk.experiments.record import runs
+from nngk.files import read_json
 from nngk.model.model import Model
 from nngk.training import loop
 from nngk.training.settings import Settings
@@ -37,7 +38,7 @@ SETTINGS = Settings(
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory):
-    """Ten classes of real digits, twelve images each, as a folder."""
+    """Return a folder of ten classes of real digits, twelve images each."""
     datasets = pytest.importorskip("sklearn.datasets")
     home = tmp_path_factory.mktemp("digits")
     pictures = datasets.load_digits()
@@ -77,8 +78,8 @@ def test_trains_all_and_writes_the_report(finished):
 def test_a_finished_comparison_is_read_and_can_grow(finished, digits, monkeypatch):
     out, rows = finished
     trained = []
-    real = comparison.train
-    monkeypatch.setattr(comparison, "train", lambda *a, **k: trained.append(a[1].loss) or real(*a, **k))
+    real = runs.train
+    monkeypatch.setattr(runs, "train", lambda *a, **k: trained.append(a[1].loss) or real(*a, **k))
     assert compare(digits, LOSSES, SETTINGS, out=out, seeds=2) == rows
     assert trained == []
     more = compare(digits, [*LOSSES, "triplet-global"], SETTINGS, out=out, seeds=1)
@@ -103,7 +104,7 @@ def test_a_comparison_from_before_a_setting_existed_goes_on(finished, digits):
 def test_a_killed_comparison_goes_on_with_the_run_that_was_cut(finished, digits, tmp_path, monkeypatch):
     _, whole = finished
     steps = 0
-    real_step, real_train = loop.take_step, comparison.train
+    real_step, real_train = loop.take_step, runs.train
 
     class Killed(BaseException):
         pass
@@ -127,7 +128,7 @@ def test_a_killed_comparison_goes_on_with_the_run_that_was_cut(finished, digits,
         calls.append((settings.loss, options["resume"]))
         return real_train(table, settings, **options)
 
-    monkeypatch.setattr(comparison, "train", train)
+    monkeypatch.setattr(runs, "train", train)
     rows = compare(digits, LOSSES, SETTINGS, out=tmp_path, seeds=2)
     assert calls[0] == ("softmax", True)
     assert [resumed for _, resumed in calls[1:]] == [False] * 4
@@ -150,18 +151,18 @@ def test_the_split_is_the_same_for_all_and_by_class(digits):
 
 def test_rates_are_chosen_by_validation_without_the_test_part(digits, tmp_path, monkeypatch):
     seen = []
-    real = comparison.train
+    real = runs.train
 
     def train(table, settings, **options):
         seen.append((Path(options["out"]).parent.name, settings.lr, len(table.where("test"))))
         return real(table, settings, **options)
 
-    monkeypatch.setattr(comparison, "train", train)
+    monkeypatch.setattr(runs, "train", train)
     rows = compare(digits, ["softmax"], SETTINGS, out=tmp_path, seeds=2, rates=(1e-9, 1e-3))
     assert [(kind, lr, tests > 0) for kind, lr, tests in seen[:2]] == [("tuning", 1e-9, False), ("tuning", 1e-3, False)]
     scores = {}
     for path in tmp_path.glob("tuning/*/result.json"):
-        row = comparison.read_json(path, "a run")
+        row = read_json(path, "a run")
         assert "recall@1" not in row
         scores[row["lr"]] = row["val_score"]
     best = max(scores, key=scores.get)
@@ -170,14 +171,14 @@ def test_rates_are_chosen_by_validation_without_the_test_part(digits, tmp_path, 
 
 
 def test_a_run_that_diverges_is_reported_and_the_others_go_on(digits, tmp_path, monkeypatch):
-    real = comparison.train
+    real = runs.train
 
     def train(table, settings, **options):
         if settings.loss == "softmax":
             raise InputError("The loss became nan by step 3: training diverged.")
         return real(table, settings, **options)
 
-    monkeypatch.setattr(comparison, "train", train)
+    monkeypatch.setattr(runs, "train", train)
     rows = compare(digits, ["softmax", "nngk"], replace(SETTINGS, epochs=1), out=tmp_path, seeds=1)
     assert "diverged" in rows[0]["error"]
     assert rows[1]["recall@1"] > 0
@@ -261,5 +262,5 @@ def test_a_validation_part_without_pairs_is_refused(digits, tmp_path):
         if part != "val" or label not in seen:
             lonely.append(row)
         seen.add(label)
-    with pytest.raises(InputError, match="two images of a class in its validation part"):
+    with pytest.raises(InputError, match="two images of one class in its validation part"):
         compare(table.select(lonely), ["softmax"], SETTINGS, out=tmp_path, seeds=1)

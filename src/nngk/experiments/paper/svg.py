@@ -1,4 +1,4 @@
-"""The figures of the report as SVG."""
+"""The curves of the report as SVG."""
 
 import io
 import re
@@ -8,20 +8,20 @@ import numpy as np
 
 from nngk.errors import MissingExtra
 from nngk.experiments.paper.scores import SHOWN, Group, published_rows
-from nngk.experiments.paper.store import Row
 from nngk.experiments.paper.tables import PRESET_NAMES, along, title_of
 from nngk.experiments.paper.trial import Experiment
+from nngk.experiments.record import Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 COLOURS = {"paper": "#2f6db3", "best": "#c2492f", "frozen": "#3f8f5f", "published": "#77808c"}
-ALL = 24  # where 'all images of a class' stands on an axis of their number: the mean of the birds' training part
+ALL = 24  # the place of 'all images' on the axis of images per class: the mean of the birds' training part
 
 
 def curve_figures(experiment: Experiment, groups: list[Group]) -> dict[str, str]:
-    """SVG of each dataset of an experiment: a panel for each metric, a line for each preset, loss and network."""
+    """Return an SVG per dataset of an experiment: a panel per metric, a line per preset, loss and network."""
     return {
         f"{experiment.name}-{dataset}": _curves(experiment, [g for g in groups if g.dataset == dataset], dataset)
         for dataset in dict.fromkeys(g.dataset for g in groups if g.seeds)
@@ -83,7 +83,7 @@ def _printed_line(axis: "Axes", experiment: Experiment, dataset: str, metric: st
 
 
 def distance_figures(groups: list[Group], curves: list[Row]) -> dict[str, str]:
-    """SVG of mean distance and mean kernel value by rank, a line for each epoch looked at."""
+    """Return SVGs of mean distance and mean kernel value by rank, with a line per epoch that was looked at."""
     out = {}
     for g in groups:
         mine = [row for row in curves if row["key"] == g.rows[0]["key"]]
@@ -135,7 +135,7 @@ def _figure(panels: int) -> "Figure":
 
 
 def to_svg(figure: "Figure", name: str) -> str:
-    """The figure as an SVG element, the same bytes for the same figure."""
+    """Return the figure as an SVG element, the same bytes for the same figure."""
     import matplotlib
 
     text = io.StringIO()
