@@ -14,7 +14,7 @@ from nngk.experiments.compare.comparison import compare, settle_split
 from nngk.experiments.record import runs
 from nngk.files import read_json
 from nngk.model.model import Model
-from nngk.training import loop
+from nngk.training import feed, loop
 from nngk.training.settings import Settings
 
 LOSSES = ["nngk", "softmax", "clustering"]
@@ -57,7 +57,7 @@ def finished(digits, tmp_path_factory):
 
 
 def without_time(rows):
-    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+    return [{k: v for k, v in row.items() if k not in ("seconds", "finished")} for row in rows]
 
 
 def test_trains_all_and_writes_the_report(finished):
@@ -205,11 +205,9 @@ def test_losses_are_compared_trained_wide_and_kept_narrow(digits, tmp_path):
 
 
 def test_a_frozen_networks_features_are_computed_once(digits, tmp_path, monkeypatch):
-    from nngk.training import parts
-
     embedded = []
-    real = parts.embed
-    monkeypatch.setattr(parts, "embed", lambda *a, **k: embedded.append(1) or real(*a, **k))
+    real = feed.embed
+    monkeypatch.setattr(feed, "embed", lambda *a, **k: embedded.append(1) or real(*a, **k))
     settings = replace(SETTINGS, network="efficientnet-lite0", weights="imagenet", resize=32, crop_size=32, epochs=1)
     rows = compare(digits, ["nngk", "softmax"], settings, out=tmp_path, seeds=2)
     assert len(embedded) == 3  # the three parts, for all four runs

@@ -73,11 +73,13 @@ def choose_rate(
         folder: says where the run of a learning rate belongs.
     """
     blind = without_test(table)
-    tried = []
-    for lr in rates:
+
+    def run(lr: float) -> Figures:
+        facts = {"loss": settings.loss, "seed": settings.seed, "lr": lr}
         say(f"Choosing on validation data: learning rate {lr:g}")
-        chosen = replace(settings, lr=lr)
-        tried.append({"lr": lr} | attempt(lambda chosen=chosen: finished_run(folder(chosen.lr), blind, chosen)))  # type: ignore[misc]
+        return facts | attempt(lambda: finished_run(folder(lr), blind, replace(settings, lr=lr), facts))
+
+    tried = [run(lr) for lr in rates]
     fit = [figures for figures in tried if "error" not in figures]
     if not fit:
         shown = ", ".join(f"{lr:g}" for lr in rates)
