@@ -1,49 +1,97 @@
-"""What the sections of gpu.py share: the options, rows of figures, and times and memory of a device."""
+"""What the benchmarks of the GPU share: a report of figures, and times and memory of the device.
 
-import argparse
-import csv
-import os
-import platform
+A quick run walks through the same code with tiny sizes on the CPU.
+"""
+
 import sys
 import time
-from pathlib import Path
+import traceback
+from argparse import Namespace
+from collections.abc import Callable
 from typing import Any
 
-PARSER = argparse.ArgumentParser(description="Fused losses, exact search and GoogLeNet's fused passes on a GPU.")
-PARSER.add_argument("--out", type=Path, required=True)
-PARSER.add_argument("--commit", default="")
-PARSER.add_argument("--only", nargs="*", default=[])
-PARSER.add_argument("--quick", action="store_true")
-PARSER.add_argument("--budget", type=float, default=225, help="seconds after which no new variant is tried")
-ARGS = PARSER.parse_args()
-if ARGS.quick:
-    os.environ["TRITON_INTERPRET"] = "1"
+import torch
+from torch import Tensor
 
-import torch  # noqa: E402
-import triton  # noqa: E402
-from torch import Tensor  # noqa: E402
+from nngk import progress
+from nngk.experiments.record import append_rows, provenance
+from nngk.experiments.record.benchmarks import benchmark_options, benchmark_parser
 
-DEVICE = "cpu" if ARGS.quick else "cuda"
-START = time.time()
-ROWS: list[dict[str, Any]] = []
+QUICK = "--quick" in sys.argv
+DEVICE = "cpu" if QUICK else "cuda"
 
 
-def record(section: str, what: str, value: float, unit: str, note: str = "") -> None:
-    ROWS.append({"section": section, "what": what, "value": value, "unit": unit, "note": note})
-    print(f"[{time.time() - START:6.1f}s] {section:9} {what:58} {value:12.5g} {unit:8} {note}", flush=True)
+class Report:
+    """Figures of one section, printed as they come and added to a CSV file at the end."""
+
+    def __init__(self, section: str, given: Namespace) -> None:
+        self.section, self.given, self.begun = section, given, time.time()
+        self.rows: list[dict[str, Any]] = []
+
+    def __call__(self, what: str, value: float, unit: str, note: str = "", section: str = "") -> None:
+        """Record one figure."""
+        row = {"section": section or self.section, "what": what, "value": value, "unit": unit, "note": note}
+        self.rows.append(row)
+        print(f"[{time.time() - self.begun:6.1f}s] {what:58} {value:12.5g} {unit:8} {note}", flush=True)
+
+    def late(self, needed: float = 0.0) -> bool:
+        """Return whether the budget of seconds leaves no time for something that needs as many."""
+        return time.time() - self.begun + needed > self.given.budget
+
+    def write(self) -> None:
+        """Add the rows to the file."""
+        origin = provenance(DEVICE, self.given.commit) | {"torch": torch.__version__, "triton": _triton_version()}
+        append_rows(self.given.out, [row | origin for row in self.rows])
 
 
-def late() -> bool:
-    return time.time() - START > ARGS.budget
+def _triton_version() -> str:
+    try:
+        import triton
+    except ImportError:
+        return ""
+    return str(triton.__version__)
+
+
+def report_of(
+    section: str,
+    doc: str | None,
+    out: str,
+    measure: Callable[[Report], None],
+    options: Callable[[Any], None] | None = None,
+) -> None:
+    """Run a benchmark from its command line and write its rows, also those of one that fails half-way.
+
+    Args:
+        section: the name of its rows in the column 'section'.
+        doc: the docstring of the script.
+        out: the CSV file of its rows.
+        options: adds options of its own to the parser.
+    """
+    parser = benchmark_parser(doc, out)
+    parser.add_argument("--budget", type=float, default=225, help="Begin nothing new after as many seconds.")
+    if options is not None:
+        options(parser)
+    report = Report(section, benchmark_options(parser))
+    progress.quiet = True
+    torch.manual_seed(0)
+    try:
+        measure(report)
+    except Exception:
+        traceback.print_exc()
+        report("FAILED", float("nan"), "")
+    report.write()
+    if any(row["what"] == "FAILED" for row in report.rows):
+        raise SystemExit(1)
 
 
 def wait() -> None:
+    """Wait until the device has done everything."""
     if DEVICE == "cuda":
         torch.cuda.synchronize()
 
 
 def milliseconds(run: Any, repeats: int = 20, warm: int = 3) -> float:
-    """Median time of a run between device events."""
+    """Return the median time of a run between device events."""
     if DEVICE == "cpu":
         begin = time.perf_counter()
         run()
@@ -61,8 +109,8 @@ def milliseconds(run: Any, repeats: int = 20, warm: int = 3) -> float:
 
 
 def host_ms(run: Any, repeats: int = 30) -> float:
-    """Time until a run is queued, whatever the device does meanwhile."""
-    repeats = 1 if ARGS.quick else repeats
+    """Return the time until a run is queued, whatever the device does meanwhile."""
+    repeats = 1 if QUICK else repeats
     run()
     wait()
     times = []
@@ -75,7 +123,7 @@ def host_ms(run: Any, repeats: int = 30) -> float:
 
 
 def replayed(run: Any, repeats: int = 20) -> float:
-    """The same for a captured graph: the kernels without the time Python takes to launch them."""
+    """Return the time of a captured graph: the kernels without the time that Python takes to launch them."""
     if DEVICE == "cpu":
         return milliseconds(run)
     run()
@@ -86,7 +134,7 @@ def replayed(run: Any, repeats: int = 20) -> float:
 
 
 def peak_mib(run: Any) -> float:
-    """Memory that a run takes beyond what is there before it."""
+    """Return the memory that a run takes beyond what is there before it."""
     if DEVICE == "cpu":
         return 0.0
     run()
@@ -105,25 +153,8 @@ def poison() -> None:
 
 
 def error(found: Tensor, truth: Tensor) -> float:
+    """Return the relative error of a tensor; NaN where it is not finite."""
     found, truth = found.detach().double(), truth.detach()
     if not torch.isfinite(found).all():
         return float("nan")
     return float((found - truth).norm() / truth.norm().clamp(min=1e-300))
-
-
-def write() -> None:
-    ARGS.out.mkdir(parents=True, exist_ok=True)
-    device = torch.cuda.get_device_name() if DEVICE == "cuda" else platform.processor() or "cpu"
-    same = {
-        "commit": ARGS.commit,
-        "command": " ".join(["benchmarks/gpu.py", *sys.argv[1:]]),
-        "machine": platform.machine(),
-        "device": device,
-        "torch": torch.__version__,
-        "triton": triton.__version__,
-    }
-    for section in {row["section"] for row in ROWS}:
-        with (ARGS.out / f"gpu_{section}.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, ["section", "what", "value", "unit", "note", *same])
-            writer.writeheader()
-            writer.writerows({**row, **same} for row in ROWS if row["section"] == section)

@@ -1,8 +1,13 @@
-"""Real training on CUB: no refresh of the bank, one that waits and one behind it; what graphs and compilation add."""
+"""What does a refresh of the bank cost training on CUB: none, one that waits, and one in the background?
 
-import argparse
+    PYTHONPATH=src python benchmarks/gpu/refresh_cost.py --data DIR --weights DIR [--commit HASH]
+
+The bars: in the background it keeps 90% of the throughput of none at a batch of 20, and is never slower than blocking
+at 128. Also how often the host waits in a step, a profile of steps, and memory. Rows: results/gpu_training.csv, with
+the sections 'refresh', 'training' and 'profile'.
+"""
+
 import copy
-import tempfile
 import time
 import traceback
 import warnings
@@ -10,43 +15,40 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from gpu_runs import Report, settings, wait
+from measure import QUICK, Report
+from training_measure import (
+    NEVER,
+    images_at_hand,
+    is_gpu,
+    new_run,
+    refresh_every,
+    settings,
+    timed_epochs,
+    training_report,
+)
 
-from nngk.bank.refresh import Refresher
-from nngk.data import ImageTable, batches, split
-from nngk.search import Exact
+from nngk.data import batches
 from nngk.training import loop
 from nngk.training.profile import StepProfile, unwatched
 from nngk.training.run import Run
 
-NEVER = 1 << 40  # steps between two refreshes
+# The two that have bars come first, each with the seconds it needs.
+CASES = (
+    ("googlenet-bvlc", 20, 40),
+    ("resnet50-v1", 128, 40),
+    ("googlenet-bvlc", 128, 110),
+    ("resnet50-v1", 20, 140),
+)
 
 
-def timed_epochs(run: Run, epochs: int) -> tuple[float, float]:
-    """Images and seconds of some epochs in the middle of training, the refreshes that are due among them."""
-    wait(run.device)
-    seen, begin = 0.0, time.perf_counter()
-    for _ in range(epochs):
-        loop.train_epoch(run, lambda: False, begin)
-        seen += run.at.batch * run.settings.batch_size
-        run.at = replace(run.at, epoch=run.at.epoch + 1, batch=0, loss_sum=0.0)
-    wait(run.device)
-    return seen, time.perf_counter() - begin
-
-
-def refresh_every(run: Run, every: int, background: bool) -> None:
-    given = run.refresher
-    run.refresher = Refresher(run.bank, given.embed, every, Exact(), background, given.prepare)
-
-
-def compare_refreshes(args: argparse.Namespace, report: Report, run: Run, name: str) -> None:
-    """None, blocking and background side by side, each after an epoch of warm-up: what is captured is captured once."""
+def compare_refreshes(report: Report, run: Run, name: str) -> None:
+    """Measure none, blocking and background side by side, each after an epoch of warm-up."""
     speeds = {}
     for mode in ("none", "blocking", "background"):
         refresh_every(run, NEVER if mode == "none" else run.steps_per_epoch, mode == "background")
         timed_epochs(run, 1)
         before = len(run.refresher.history)
-        images, seconds = timed_epochs(run, 1 if args.quick else 3)
+        images, seconds = timed_epochs(run, 1 if QUICK else 3)
         speeds[mode] = images / seconds
         history = run.refresher.history[before:]
         run.refresher.finish(run.at.step)
@@ -54,14 +56,14 @@ def compare_refreshes(args: argparse.Namespace, report: Report, run: Run, name: 
         if history:
             took, stale = history[-1].seconds, history[-1].staleness
             note += f"; {len(history)} refreshes, the last {took:.2f} s, {stale} steps old when it came"
-        report("refresh", f"{name}, refresh {mode}", speeds[mode], "images/s", note)
+        report(f"{name}, refresh {mode}", speeds[mode], "images/s", note)
     share = speeds["background"] / speeds["none"]
-    report("refresh", f"{name}, background / none", share, "x", "bar at 20: at least 0.9")
-    report("refresh", f"{name}, background / blocking", speeds["background"] / speeds["blocking"], "x", "bar at 128: 1")
+    report(f"{name}, background / none", share, "x", "bar at 20: at least 0.9")
+    report(f"{name}, background / blocking", speeds["background"] / speeds["blocking"], "x", "bar at 128: 1")
 
 
 def replays(report: Report, run: Run, name: str) -> None:
-    """How far a replayed refresh is from the network itself once the weights have changed."""
+    """Measure how far a replayed refresh is from the network itself once the weights have changed."""
     if run.refresher.prepare is None:
         return
     shadow = copy.deepcopy(run.network).requires_grad_(False)
@@ -72,12 +74,12 @@ def replays(report: Report, run: Run, name: str) -> None:
             parameter.mul_(1.01)
     found, expected = (run.embed(run.parts.train, which) for which in (called, shadow))
     error = float((found - expected).norm() / expected.norm())
-    report("refresh", f"{name}, replayed, error of the centres", error, "rel", "against the network itself")
+    report(f"{name}, replayed, error of the centres", error, "rel", "against the network itself")
 
 
 def waits(report: Report, run: Run, name: str, count: int = 6) -> None:
-    """How often the host waits for the GPU in a step; the first step may, to place what stays there."""
-    if run.device.type != "cuda":
+    """Count how often the host waits for the GPU in a step; the first step may, to place what stays there."""
+    if not is_gpu():
         return
     given = (run.parts.train.source, run.parts.train.labels, run.index_batches(0)[:count])
     augment = loop._seeded(run.parts.augment, 0, 0)
@@ -93,10 +95,11 @@ def waits(report: Report, run: Run, name: str, count: int = 6) -> None:
         finally:
             torch.cuda.set_sync_debug_mode("default")
     places = {f"{Path(w.filename).name}:{w.lineno}" for w in caught[found[0] :]}
-    report("training", f"{name}, waits a step", (found[-1] - found[0]) / (count - 1), "", " ".join(sorted(places)))
+    report(f"{name}, waits per step", (found[-1] - found[0]) / (count - 1), "", " ".join(sorted(places)), "training")
 
 
-def profiled(args: argparse.Namespace, report: Report, run: Run, name: str, folder: Path) -> None:
+def profiled(report: Report, run: Run, name: str, folder: Path) -> None:
+    """Profile ten steps, stage by stage."""
     watcher = StepProfile(folder, run.device, 3, 10)
     run.stage = watcher.stage
     loop.train_epoch(run, lambda: False, time.perf_counter(), watcher)
@@ -105,62 +108,35 @@ def profiled(args: argparse.Namespace, report: Report, run: Run, name: str, fold
     run.refresher.finish(run.at.step)
     run.stage = unwatched
     for row in watcher.rows:
-        report("profile", f"{name}, {row['stage']}", row["device_ms"], "ms", f"host {row['host_ms']:.3f} ms")
+        report(f"{name}, {row['stage']}", row["device_ms"], "ms", f"host {row['host_ms']:.3f} ms", "profile")
 
 
-def section_training(args: argparse.Namespace, report: Report, device: torch.device, table: ImageTable) -> None:
-    with tempfile.TemporaryDirectory() as home:
-        # The two that have bars come first; the others must leave time for the sections that follow.
-        for network, batch, needed in (
-            ("googlenet-bvlc", 20, 40),
-            ("resnet50-v1", 128, 40),
-            ("googlenet-bvlc", 128, 110),
-            ("resnet50-v1", 20, 140),
-        ):
+def refreshes(report: Report) -> None:
+    """Measure every network and batch size."""
+    with images_at_hand(report) as (sources, table):
+        for network, batch, needed in CASES[: 2 if QUICK else None]:
             if report.late(needed):
                 continue
             name = f"{network}, batch {batch}"
             begin = time.perf_counter()
             # The rate stays low and level: what is timed does not depend on it, and nothing can diverge.
-            s = settings(args, network, batch, lr=1e-6, schedule="constant", epochs=100)
-            folder = Path(home) / f"{network}-{batch}"
-            folder.mkdir()
-            run = Run(split(table, s.task, s.val_fraction, s.test_fraction, s.seed), s, folder)
-            wait(device)
-            kind = type(run.parts.train.source).__name__
-            note = f"images read by {kind}, {len(run.parts.train)} in all"
-            report("training", f"{name}, ready after", time.perf_counter() - begin, "s", note)
+            s = settings(report, sources, network, batch, lr=1e-6, schedule="constant", epochs=100)
+            run = new_run(report, table, s, f"{network}-{batch}")
+            note = f"images read by {type(run.parts.train.source).__name__}, {len(run.parts.train)} in all"
+            report(f"{name}, ready after", time.perf_counter() - begin, "s", note, "training")
             replays(report, run, name)
-            compare_refreshes(args, report, run, name)
-            profiles = args.out / "profile" if (network, batch) == ("googlenet-bvlc", 20) else folder / "profile"
+            compare_refreshes(report, run, name)
             try:
                 waits(report, run, name)
-                profiled(args, report, run, name, profiles)
-            except Exception:
+                profiled(report, run, name, run.folder / "profile")
+            except Exception:  # the figures before it stay
                 traceback.print_exc()
-            if device.type == "cuda":
-                report("training", f"{name}, memory", torch.cuda.max_memory_allocated() / 2**30, "GiB")
+            if is_gpu():
+                report(f"{name}, memory", torch.cuda.max_memory_allocated() / 2**30, "GiB", "", "training")
                 del run
                 torch.cuda.empty_cache()
                 torch.cuda.reset_peak_memory_stats()
 
 
-def section_compile(args: argparse.Namespace, report: Report, device: torch.device, table: ImageTable) -> None:
-    """What CUDA graphs and torch.compile add to a step, after the time that capturing or compiling takes."""
-    with tempfile.TemporaryDirectory() as home:
-        cases = (("googlenet-bvlc", 20, "default"), ("resnet50-v1", 128, "default"), ("googlenet-bvlc", 96, "default"))
-        for network, batch, mode in cases:
-            if report.late(60) or args.quick:
-                return
-            speeds = []
-            for chosen in ("off", "graphs", mode):
-                folder = Path(home) / f"{network}-{batch}-{chosen}"
-                folder.mkdir()
-                s = settings(args, network, batch, lr=1e-6, epochs=100, compile=chosen)
-                run = Run(split(table, s.task, s.val_fraction, s.test_fraction, s.seed), s, folder)
-                refresh_every(run, NEVER, False)
-                _, first = timed_epochs(run, 1)
-                images, seconds = timed_epochs(run, 1)
-                speeds.append(images / seconds)
-                note = f"first epoch {first:.1f} s; {speeds[-1] / speeds[0]:.2f}x off"
-                report("compile", f"{network}, batch {batch}, compile {chosen}", speeds[-1], "images/s", note)
+if __name__ == "__main__":
+    training_report("refresh", __doc__, refreshes)

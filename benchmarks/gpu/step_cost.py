@@ -1,33 +1,52 @@
-"""A training step with the kernel loss beside one with softmax, and a refresh beside both."""
+"""What does a training step with the kernel loss cost beside one with softmax, and how fast is a refresh?
 
-import argparse
+    PYTHONPATH=src python benchmarks/gpu/step_cost.py [--commit HASH]
+
+The bars: a step with the kernel loss takes at most 1.05 of one with softmax; a refresh runs at 3 times the images/s of
+training. Rows: results/gpu_training.csv, with the section 'step'.
+"""
+
 import statistics
 import time
 from typing import Any
 
 import torch
-from gpu_runs import Noise, Report, settings, wait
+from measure import DEVICE, QUICK, Report, report_of, wait
+from torch import Tensor
 
-from nngk.bank.centres import CentreBank
-from nngk.data import Augmentation, ImageTable, batches, evaluation, random_batches
+from nngk import CentreBank, GaussianKernelLoss, Settings, create_network
+from nngk.data import Augmentation, batches, evaluation, random_batches
 from nngk.losses import create_loss
-from nngk.losses.gaussian import GaussianKernelLoss
-from nngk.networks import create_network
 from nngk.networks.embed import embed
 from nngk.search import Exact
 from nngk.training.optimiser import create_optimiser
 
 
+class Noise:
+    """Random pictures: what is in them does not change how long they take."""
+
+    def __init__(self, count: int, size: int) -> None:
+        self.pixels = torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8, device=DEVICE)
+        self.device = self.pixels.device
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def batch(self, indices: Any) -> Tensor:
+        return self.pixels[torch.as_tensor(indices).to(self.device)]
+
+
 class Stepper:
     """A network and a loss on random pictures, trained as the loop trains."""
 
-    def __init__(self, args: argparse.Namespace, kind: str, device: torch.device, pictures: Noise) -> None:
-        m, classes, batch = (200, 10, 8) if args.quick else (100_000, 1000, 128)
-        self.s = settings(args, "resnet50-v1", batch)
-        self.device, self.pictures, self.batch = device, pictures, batch
+    def __init__(self, kind: str, pictures: Noise) -> None:
+        m, classes, batch = (200, 10, 8) if QUICK else (100_000, 1000, 128)
+        self.s = Settings(network="small" if QUICK else "resnet50-v1", dim=8 if QUICK else 64, batch_size=batch)
+        self.pictures, self.batch = pictures, batch
+        device = self.device = torch.device(DEVICE)
         network = create_network(self.s.network, dim=self.s.dim, weights="random", layer_norm=True)
         self.network = network.to(device).to(memory_format=torch.channels_last).train()
-        size = 16 if args.quick else network.input.size
+        size = 16 if QUICK else network.input.size
         self.augment = Augmentation(size=size, mean=network.input.mean, std=network.input.std)
         self.plain = evaluation(size, network.input.mean, network.input.std)
         self.labels = torch.arange(m, device=device) % classes
@@ -42,11 +61,11 @@ class Stepper:
         self.optimiser = create_optimiser(network.backbone_parameters(), network.embedding_parameters(), extra, self.s)
 
     def steps(self, count: int) -> float:
-        """Milliseconds a step of some in a row, the augmentation of their batches included."""
+        """Return milliseconds per step of some in a row, with the augmentation of their batches."""
         order = random_batches(self.labels.cpu() * 0, self.batch, 0, 0)[:count]
         given = [chosen % len(self.pictures) for chosen in order]
         coming = batches(self.pictures, self.labels.cpu(), given, self.augment, device=self.device)
-        wait(self.device)
+        wait()
         begin = time.perf_counter()
         for chosen in order:
             images = next(coming)[0]
@@ -58,14 +77,15 @@ class Stepper:
             loss.backward()
             torch.nn.utils.clip_grad_norm_([p for g in self.optimiser.param_groups for p in g["params"]], 1.0)
             self.optimiser.step()
-        wait(self.device)
+        wait()
         return 1e3 * (time.perf_counter() - begin) / len(order)
 
 
-def section_step(args: argparse.Namespace, report: Report, device: torch.device, table: ImageTable) -> None:
-    count, rounds = (2, 1) if args.quick else (12, 7)
-    pictures = Noise(16 if args.quick else 2048, 18 if args.quick else 256, device)
-    steppers = {kind: Stepper(args, kind, device, pictures) for kind in ("softmax", "kernel")}
+def steps(report: Report) -> None:
+    """Time both losses in turns, and a refresh."""
+    count, rounds = (2, 1) if QUICK else (12, 7)
+    pictures = Noise(16 if QUICK else 2048, 18 if QUICK else 256)
+    steppers = {kind: Stepper(kind, pictures) for kind in ("softmax", "kernel")}
     times: dict[str, list[float]] = {kind: [] for kind in steppers}
     for stepper in steppers.values():
         stepper.steps(count)  # warm-up
@@ -74,19 +94,23 @@ def section_step(args: argparse.Namespace, report: Report, device: torch.device,
             times[kind].append(stepper.steps(count))
     middle = {kind: statistics.median(values) for kind, values in times.items()}
     for kind, value in middle.items():
-        report("step", f"ResNet50, {steppers[kind].batch} images, {kind} loss", value, "ms")
-    report("step", "kernel / softmax", middle["kernel"] / middle["softmax"], "x", "bar: at most 1.05")
+        report(f"ResNet50, {steppers[kind].batch} images, {kind} loss", value, "ms")
+    report("kernel / softmax", middle["kernel"] / middle["softmax"], "x", "bar: at most 1.05")
     stepper = steppers["kernel"]
     training = 1e3 * stepper.batch / middle["kernel"]
-    report("step", "ResNet50 training, 128 at a time", training, "images/s")
-    for batch in (8,) if args.quick else (256, 512):
+    report("ResNet50 training, 128 at a time", training, "images/s")
+    for batch in (8,) if QUICK else (256, 512):
         given = (stepper.network, pictures, stepper.plain)
         for timed in (False, True):
-            wait(device)
+            wait()
             begin = time.perf_counter()
-            for _ in range(4 if timed and not args.quick else 1):
-                embed(*given, batch_size=batch, device=device, amp=True)
-            wait(device)
-        speed = (1 if args.quick else 4) * len(pictures) / (time.perf_counter() - begin)
+            for _ in range(4 if timed and not QUICK else 1):
+                embed(*given, batch_size=batch, device=DEVICE, amp=True)
+            wait()
+        speed = (1 if QUICK else 4) * len(pictures) / (time.perf_counter() - begin)
         note = f"{speed / training:.2f}x training; bar: at least 3"
-        report("step", f"ResNet50 refresh, {batch} at a time", speed, "images/s", note)
+        report(f"ResNet50 refresh, {batch} at a time", speed, "images/s", note)
+
+
+if __name__ == "__main__":
+    report_of("step", __doc__, "results/gpu_training.csv", steps)

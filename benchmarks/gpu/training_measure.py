@@ -1,65 +1,91 @@
-"""What the timings of training share: rows of figures, settings of this machine, random pictures."""
+"""What the timings of training share: options, images, settings of this machine, and epochs against the clock."""
 
 import argparse
+import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-import torch
-from record import append_rows, circumstances
-from torch import Tensor
+from measure import DEVICE, QUICK, Report, report_of, wait
 
-from nngk.training.settings import Settings
+from nngk import Settings
+from nngk.bank.refresh import Refresher
+from nngk.data import ImageTable, split
+from nngk.experiments.paper.sources import Sources
+from nngk.experiments.record import epochs
+from nngk.experiments.record.benchmarks import add_sources
+from nngk.search import Exact
+from nngk.training.run import Run
 
-FILES = {"googlenet-bvlc": "googlenet_bvlc_fp16.safetensors", "resnet50-v1": "resnet50_v1_fp16.safetensors"}
-
-
-class Report:
-    """Rows of figures, printed as they come and written after every section."""
-
-    def __init__(self, args: argparse.Namespace, device: torch.device) -> None:
-        self.args, self.device, self.begun = args, device, time.time()
-        self.rows: list[dict[str, Any]] = []
-        self.written = 0
-
-    def __call__(self, section: str, what: str, value: float, unit: str, note: str = "") -> None:
-        self.rows.append({"section": section, "what": what, "value": value, "unit": unit, "note": note})
-        print(f"[{time.time() - self.begun:6.1f}s] {section:10} {what:52} {value:10.5g} {unit:8} {note}", flush=True)
-
-    def late(self, needed: float = 0.0) -> bool:
-        return time.time() - self.begun + needed > self.args.budget
-
-    def write(self) -> None:
-        same = circumstances(str(self.device), self.args.commit or None)
-        append_rows(self.args.out / "gpu_training.csv", [{**row, **same} for row in self.rows[self.written :]])
-        self.written = len(self.rows)
+ROWS = "results/gpu_training.csv"
+NEVER = 1 << 40  # steps between two refreshes
 
 
-class Noise:
-    """Random pictures: what is in them does not change how long they take."""
+def training_report(
+    section: str,
+    doc: str | None,
+    measure: Callable[[Report], None],
+    options: Callable[[argparse.ArgumentParser], None] | None = None,
+) -> None:
+    """Run a benchmark of training from its command line; its rows go to the same file as those of the others."""
 
-    def __init__(self, count: int, size: int, device: torch.device) -> None:
-        self.pixels = torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8, device=device)
-        self.device = device
+    def more(parser: argparse.ArgumentParser) -> None:
+        add_sources(parser)
+        if options is not None:
+            options(parser)
 
-    def __len__(self) -> int:
-        return len(self.pixels)
-
-    def batch(self, indices: Any) -> Tensor:
-        return self.pixels[torch.as_tensor(indices).to(self.device)]
-
-
-def wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    report_of(section, doc, ROWS, measure, more)
 
 
-def settings(args: argparse.Namespace, network: str, batch: int, **changes: Any) -> Settings:
-    """Metric learning on all training classes."""
+@contextmanager
+def images_at_hand(report: Report) -> Iterator[tuple[Sources, ImageTable]]:
+    """Give CUB split for retrieval, with a folder of decoded images that lasts as long."""
+    given = report.given
+    with tempfile.TemporaryDirectory() as home:
+        given.home, given.cache = Path(home), given.cache or Path(home) / "images"
+        sources = Sources(given.data, given.weights, given.home, given.quick)
+        yield sources, sources.table("cub200", "metric")
+
+
+def settings(report: Report, sources: Sources, network: str, batch: int, **changes: Any) -> Settings:
+    """Return settings of metric learning on all training classes, with the weights and folders of this machine."""
+    name, weights = sources.network(network)
     values: dict[str, Any] = {"task": "metric", "val_fraction": 0.0, "patience": 0, "batch_size": batch, "threads": 16}
-    values["cache"] = str(args.cache)
-    if args.quick:
-        values |= {"network": "small", "weights": "random", "dim": 8, "resize": 18, "crop_size": 16, "device": "cpu"}
-        values |= {"n_neighbours": 6, "batch_size": min(batch, 8), "threads": 1, "epochs": 4}
-    else:
-        values |= {"network": network, "weights": str(args.weights / FILES[network]), "dim": 64, "freeze": False}
+    values |= {"network": name, "weights": weights, "dim": 64, "freeze": False, "cache": str(report.given.cache)}
+    if QUICK:
+        values |= {"dim": 8, "resize": 18, "crop_size": 16, "device": "cpu", "n_neighbours": 6, "threads": 1}
+        values |= {"batch_size": min(batch, 8), "epochs": 4}
     return Settings(**(values | changes))
+
+
+def new_run(report: Report, table: ImageTable, s: Settings, name: str) -> Run:
+    """Return a run in a folder of its own."""
+    folder = report.given.home / name
+    folder.mkdir()
+    run = Run(split(table, s.task, s.val_fraction, s.test_fraction, s.seed), s, folder)
+    wait()
+    return run
+
+
+def timed_epochs(run: Run, count: int) -> tuple[float, float]:
+    """Return images and seconds of some epochs in the middle of training, with the refreshes that are due in them."""
+    wait()
+    begin = time.perf_counter()
+    for _ in epochs(run, count):
+        pass
+    wait()
+    images = sum(len(batch) for batch in run.index_batches(0))
+    return float(count * images), time.perf_counter() - begin
+
+
+def refresh_every(run: Run, every: int, background: bool) -> None:
+    """Let a run refresh its bank after as many steps, waiting for it or beside it."""
+    given = run.refresher
+    run.refresher = Refresher(run.bank, given.embed, every, Exact(), background, given.prepare)
+
+
+def is_gpu() -> bool:
+    """Return whether there is a GPU to ask."""
+    return DEVICE == "cuda"

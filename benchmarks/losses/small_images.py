@@ -1,10 +1,10 @@
-"""Digits: classification beside softmax, blocking beside background refresh, unseen classes, and classes learned by
-being shown. The settings are the demonstration's.
+"""How good are kernels on small images: beside softmax, with either refresh, on unseen classes and on shown ones?
 
-python benchmarks/digits.py --out results/digits.csv
+    python benchmarks/losses/small_images.py
+
+scikit-learn's digits with the settings of the demonstration, on the CPU. Rows: results/digits.csv.
 """
 
-import argparse
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -12,36 +12,35 @@ from typing import Any
 
 import numpy as np
 import torch
-from record import append_rows, circumstances
 
-from nngk import progress
-from nngk.data import read_images, split
+from nngk import Settings, evaluate, progress, read_images, train
+from nngk.data import ImageTable, split
 from nngk.experiments.demo import digits as demo
-from nngk.metrics import evaluate
-from nngk.training.loop import train
+from nngk.experiments.record import append_rows, provenance
+from nngk.experiments.record.benchmarks import benchmark_options, benchmark_parser
 
 
-def classification(folder: Path, home: Path, seed: int) -> list[dict[str, Any]]:
+def classification(table: ImageTable, home: Path, settings: Settings, seed: int) -> list[dict[str, Any]]:
+    """Train on all ten classes: kernels with a blocking and with a background refresh, and softmax."""
     rows = []
     for loss, background in (("nngk", False), ("nngk", True), ("softmax", False)):
-        settings = replace(demo.SETTINGS, epochs=15, loss=loss, background=background, seed=seed)
-        model = train(folder, settings, out=home / f"{loss}-{background}-{seed}")
+        s = replace(settings, loss=loss, background=background, seed=seed)
+        model = train(table, s, out=home / f"{loss}-{background}-{seed}")
         what = f"{loss}, {'background' if background else 'blocking'} refresh" if loss == "nngk" else loss
         rows.append({"question": "ten classes", "variant": what, "seed": seed} | model.info["test"])
     return rows
 
 
-def unseen(folder: Path, home: Path, seed: int) -> list[dict[str, Any]]:
-    """Eight classes are trained; the other two are retrieved, then shown."""
-    table = read_images(folder)
+def unseen(table: ImageTable, home: Path, settings: Settings, seed: int) -> list[dict[str, Any]]:
+    """Train on eight classes, retrieve the other two, then show them to the model."""
     new = np.isin(table.labels, [table.class_names.index(name) for name in demo.NEW])
     known, rest = table.select(~new).compact(), table.select(new)
-    s = replace(demo.SETTINGS, seed=seed)
+    s = replace(settings, seed=seed)
     model = train(known, s, out=home / f"eight-{seed}")
     test = split(known, s.task, s.val_fraction, s.test_fraction, s.seed).test
     found = evaluate(model.embed(rest.paths), torch.as_tensor(rest.labels))
     rows: list[dict[str, Any]] = [{"question": "two unseen classes", "variant": "retrieval", "seed": seed} | found]
-    for shown in (5, 20):
+    for shown in (5, 20) if len(rest) > 100 else (5,):
         means = [_shown(model, rest, test, shown, draw) for draw in range(5)]
         variant = f"{shown} pictures of each shown, mean of 5 draws and of the classes' accuracies"
         rows.append(
@@ -66,19 +65,20 @@ def _shown(model: Any, rest: Any, test: Any, shown: int, draw: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("results/digits.csv"))
+    parser = benchmark_parser(__doc__, "results/digits.csv")
     parser.add_argument("--seeds", type=int, default=3)
-    arguments = parser.parse_args()
+    given = benchmark_options(parser)
     progress.quiet = True
     torch.set_num_threads(1)
-    about = circumstances("cpu")
+    seeds, epochs, few = (1, 1, 1) if given.quick else (given.seeds, 15, demo.SETTINGS.epochs)
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
-        digits = demo.write_digits(home / "digits")
-        for seed in range(arguments.seeds):
-            rows = [*classification(digits, home, seed), *unseen(digits, home, seed)]
-            append_rows(arguments.out, [about | row for row in rows])
+        table = read_images(demo.write_digits(home / "digits"))
+        table = table.select(range(0, len(table), 8 if given.quick else 1))
+        for seed in range(seeds):
+            rows = classification(table, home, replace(demo.SETTINGS, epochs=epochs), seed)
+            rows += unseen(table, home, replace(demo.SETTINGS, epochs=few), seed)
+            append_rows(given.out, [row | provenance("cpu", given.commit) for row in rows])
             for row in rows:
                 print(row["question"], row["variant"], seed, row.get("accuracy", row.get("recall@1")), flush=True)
 

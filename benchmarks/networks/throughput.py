@@ -1,45 +1,46 @@
 """How fast does each network train, and in how much memory? One epoch on CUB at full size.
 
-    python benchmarks/networks.py --data DIR [--device cuda] [--batch-size 64] [--out results/networks.csv]
+    python benchmarks/networks/throughput.py --data DIR [--networks NAME ...] [--batch-size 64]
 
 The images are decoded before the clock starts and lie as uint8 on the device; crops, flips and normalisation are
 counted. The loss is a softmax over the training classes on the embedding, so that the figure is the network's.
-On CUDA: bf16 autocast and channels_last unless --precision float32 says otherwise.
+On CUDA: bf16 autocast and channels_last unless --precision float32 says otherwise. Rows: results/networks.csv.
 """
 
 import argparse
 import resource
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from record import append_rows, circumstances
 from torch import Tensor
 
-from nngk.data import Augmentation, Images, random_batches, read_images
-from nngk.errors import InputError
-from nngk.networks import create_network, list_networks
+from nngk import create_network
+from nngk.data import Augmentation, Images, random_batches
+from nngk.experiments.paper.sources import Sources
+from nngk.experiments.record import append_rows, provenance
+from nngk.experiments.record.benchmarks import add_sources, benchmark_options, benchmark_parser
+from nngk.networks import list_networks
 
 WARM_UP = 5  # steps before the clock starts: memory is allocated and convolutions are chosen in them
 
 
-def decoded_training_images(data: Path, device: str, limit: int | None) -> tuple[Tensor, Tensor]:
-    """uint8 (n, 3, 256, 256) and labels of CUB's training classes, on the device."""
-    is_pack = (data / "table.json").is_file()
-    table = read_images(data, task="metric") if is_pack else read_images("cub200", data_dir=data, task="metric")
-    if table.splits is None:
-        raise InputError(f"{data} has no splits; pack CUB with the task 'metric'.")
-    train = table.select([i for i, part in enumerate(table.splits) if part != "test"][:limit]).compact()
-    images = Images(train, size=256)
-    pixels = torch.cat([images.batch(part).to(device) for part in torch.arange(len(train)).split(256)])
-    return pixels, torch.from_numpy(train.labels).to(device)
+def decoded_training_images(given: argparse.Namespace) -> tuple[Tensor, Tensor]:
+    """Return uint8 (n, 3, side, side) and labels of CUB's training classes, on the device."""
+    with tempfile.TemporaryDirectory() as home:
+        table = Sources(given.data, given.weights, Path(home), given.quick).table("cub200", "metric").where("train")
+        train = table.select(range(min(len(table), given.limit or len(table)))).compact()
+        images = Images(train, 32 if given.quick else 256, given.cache)
+        pixels = torch.cat([images.batch(part).to(given.device) for part in torch.arange(len(train)).split(256)])
+    return pixels, torch.from_numpy(train.labels).to(given.device)
 
 
 def one_epoch(name: str, pixels: Tensor, labels: Tensor, options: argparse.Namespace) -> dict[str, Any]:
-    """Warm up, train an epoch, and say how fast and in how much memory."""
+    """Warm up, train an epoch, and return how fast and in how much memory."""
     device, cuda = options.device, torch.device(options.device).type == "cuda"
     torch.manual_seed(options.seed)
     network = create_network(name, dim=options.dim, weights="random", layer_norm=True).to(device)
@@ -91,7 +92,7 @@ def one_epoch(name: str, pixels: Tensor, labels: Tensor, options: argparse.Names
 
 
 def _peak_memory(cuda: bool, pixels: Tensor) -> float:
-    """MiB: on CUDA what torch held at most beyond the images; on the CPU the process at its largest until now."""
+    """Return MiB: on CUDA what torch held at most beyond the images, on the CPU the process at its largest so far."""
     if cuda:
         return (torch.cuda.max_memory_allocated() - pixels.numel()) / 2**20
     kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -99,40 +100,34 @@ def _peak_memory(cuda: bool, pixels: Tensor) -> float:
 
 
 def main() -> None:
-    names = [row["name"] for row in list_networks() if row["available"] and row["dim"] and row["input_size"] >= 200]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="a pack of CUB, or the folder that holds CUB_200_2011")
-    parser.add_argument("--out", type=Path, default=Path("results/networks.csv"))
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--networks", nargs="+", default=names, help=f"default: {' '.join(names)}")
+    parser = benchmark_parser(__doc__, "results/networks.csv")
+    add_sources(parser)
+    parser.add_argument("--networks", nargs="+", help="Names of 'nngk networks'.  [default: all for large images]")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--dim", type=int, default=512)
-    parser.add_argument("--precision", choices=["bfloat16", "float32"], help="default: bfloat16 on CUDA")
+    parser.add_argument("--precision", choices=["bfloat16", "float32"], help="[default: bfloat16 on CUDA]")
     parser.add_argument("--freeze-batchnorm", action="store_true")
-    parser.add_argument("--limit", type=int, help="only that many images: a trial")
+    parser.add_argument("--limit", type=int, help="Train with only as many images.")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--commit", help="the commit, where git is not there to ask")
-    options = parser.parse_args()
-    if options.precision is None:
-        options.precision = "bfloat16" if options.device.startswith("cuda") else "float32"
-
+    given = benchmark_options(parser)
+    if given.quick:
+        given.networks, given.batch_size, given.dim = ["small"], 8, 16
+    cuda = given.device.startswith("cuda")
+    given.precision = given.precision or ("bfloat16" if cuda else "float32")
+    names = given.networks or [
+        row["name"] for row in list_networks() if row["available"] and row["dim"] and row["input_size"] >= 200
+    ]
     # float32 here means what people train with: TF32 where the GPU has it.
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True
-    pixels, labels = decoded_training_images(options.data, options.device, options.limit)
-    run = circumstances(options.device, options.commit) | {"seed": options.seed}
-    for name in options.networks:
-        setting = {
-            "network": name,
-            "batch_size": options.batch_size,
-            "dim": options.dim,
-            "precision": options.precision,
-        }
-        setting |= {"frozen_batchnorm": options.freeze_batchnorm}
-        row = setting | one_epoch(name, pixels, labels, options)
+    pixels, labels = decoded_training_images(given)
+    for name in names:
+        row = {"seed": given.seed, "network": name, "batch_size": given.batch_size, "dim": given.dim}
+        row |= {"precision": given.precision, "frozen_batchnorm": given.freeze_batchnorm}
+        row |= one_epoch(name, pixels, labels, given)
         print(f"{name:20} {row['images_per_second']:>8} images/s {row['peak_memory_mib']:>7} MiB", flush=True)
-        append_rows(options.out, [run | row])
-        if options.device.startswith("cuda"):
+        append_rows(given.out, [row | provenance(given.device, given.commit)])
+        if cuda:
             torch.cuda.empty_cache()
 
 

@@ -1,42 +1,39 @@
 """How much of Recall@1 is there before any training? Pooling and normalisation on birds that no network has seen.
 
-    python benchmarks/pooling.py --data DIR --weights DIR [--part test] [--device cuda] [--out results/pooling.csv]
+    python benchmarks/recipe/pooling.py --data DIR --weights DIR [--part test]
 
-DIR of --data holds CUB-200-2011, or is a pack of it for the task 'metric'; DIR of --weights holds the two files named
-in FILES. The training classes of the zero-shot split say which pooling to choose; its test classes (``--part test``)
-only what a paper's figures start from. Every image goes through a network once; all poolings are taken from that one
-feature map.
+The training classes of the zero-shot split say which pooling to choose; its test classes (``--part test``) say only
+what a paper's figures start from. Every image goes through a network once; all poolings are taken from that one feature
+map. Rows: results/pooling.csv.
 """
 
-import argparse
+import tempfile
 import time
 from pathlib import Path
 
 import torch
-from record import append_rows, circumstances
 from torch import Tensor
 
-from nngk.data import Images, ImageTable, evaluation, read_images
-from nngk.errors import InputError
-from nngk.metrics import evaluate
-from nngk.networks import EmbeddingNetwork, Head, create_network
+from nngk import InputError, create_network, evaluate
+from nngk.data import Images, ImageTable, evaluation
+from nngk.experiments.paper.sources import Sources
+from nngk.experiments.record import append_rows, provenance
+from nngk.experiments.record.benchmarks import add_sources, benchmark_options, benchmark_parser
+from nngk.networks import EmbeddingNetwork, Head
 
-FILES = {"googlenet-bvlc": "googlenet_bvlc_fp16.safetensors", "resnet50-v1": "resnet50_v1.safetensors"}
 POOLS = ("avg", "max", "avg+max", "gem")
 IMAGES = {"train": 5864, "test": 5924}  # of classes 1 to 100 and 101 to 200
 
 
-def half_of_the_classes(data: Path, part: str, limit: int | None) -> ImageTable:
-    """CUB's images of one part of the zero-shot split; `limit` keeps whole classes until that many are reached."""
-    is_pack = (data / "table.json").is_file()
-    table = read_images(data, task="metric") if is_pack else read_images("cub200", data_dir=data, task="metric")
-    if table.splits is None:
-        raise InputError(f"{data} has no splits; pack CUB with the task 'metric'.")
-    half = table.where(part).compact()
-    if len(half) != IMAGES[part]:
-        raise InputError(
-            f"The {part} classes of CUB have {IMAGES[part]} images; {data} gives {len(half)}. Is its task 'metric'?"
-        )
+def half_of_the_classes(sources: Sources, part: str, limit: int | None) -> ImageTable:
+    """Return CUB's images of one part of the zero-shot split.
+
+    Args:
+        limit: keep only the first classes, until they have as many images.
+    """
+    half = sources.table("cub200", "metric").where(part).compact()
+    if len(half) != IMAGES[part] and not sources.quick:
+        raise InputError(f"The {part} classes of CUB have {IMAGES[part]} images; --data gives {len(half)}.")
     if limit is None:
         return half
     totals = half.counts().cumsum()
@@ -48,7 +45,7 @@ def half_of_the_classes(data: Path, part: str, limit: int | None) -> ImageTable:
 def pooled_features(
     network: EmbeddingNetwork, images: Images, device: str, batch_size: int
 ) -> tuple[dict[str, Tensor], float]:
-    """{pool: (n, C)} from one pass over the images, and the seconds it took."""
+    """Return {pool: (n, C)} from one pass over the images, and the seconds it took."""
     heads = {pool: Head(network.dim, pool=pool).to(device).eval() for pool in POOLS}
     transform = evaluation(network.input.size, network.input.mean, network.input.std)
     parts: dict[str, list[Tensor]] = {pool: [] for pool in POOLS}
@@ -64,8 +61,8 @@ def pooled_features(
 
 
 @torch.inference_mode()
-def measure(name: str, weights: Path, images: Images, labels: Tensor, device: str, batch_size: int) -> list[dict]:
-    """A row for each pooling, plain and normalised."""
+def measure(name: str, weights: str, images: Images, labels: Tensor, device: str, batch_size: int) -> list[dict]:
+    """Return one row per pooling, plain and normalised."""
     network = create_network(name, weights=weights).to(device).eval()
     pooled, seconds = pooled_features(network, images, device, batch_size)
     rows = []
@@ -74,7 +71,13 @@ def measure(name: str, weights: Path, images: Images, labels: Tensor, device: st
             head = Head(network.dim, pool=pool, layer_norm=normalised, normalise=normalised).eval()
             scores = evaluate(head.project(features), labels, nmi_seeds=0)
             setting = "LayerNorm + L2" if normalised else "none"
-            row = {"network": name, "weights": weights.name, "dim": network.dim, "pool": pool, "normalisation": setting}
+            row = {
+                "network": name,
+                "weights": Path(weights).name,
+                "dim": network.dim,
+                "pool": pool,
+                "normalisation": setting,
+            }
             row |= {"images": len(labels), "classes": len(labels.unique())}
             row |= {metric: f"{value:.4f}" for metric, value in scores.items()}
             rows.append(row | {"images_per_second": f"{len(labels) / seconds:.1f}"})
@@ -85,29 +88,26 @@ def measure(name: str, weights: Path, images: Images, labels: Tensor, device: st
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="a pack of CUB, or the folder that holds CUB_200_2011")
-    parser.add_argument("--weights", type=Path, required=True, help="the folder of the weights files")
-    parser.add_argument("--out", type=Path, default=Path("results/pooling.csv"))
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--networks", nargs="+", default=list(FILES), choices=list(FILES))
+    parser = benchmark_parser(__doc__, "results/pooling.csv")
+    add_sources(parser)
+    parser.add_argument("--networks", nargs="+", default=["googlenet-bvlc", "resnet50-v1"])
     parser.add_argument("--part", choices=list(IMAGES), default="train")
     parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--limit", type=int, help="only the first classes, until that many images: a trial")
-    parser.add_argument("--commit", help="the commit, where git is not there to ask")
-    arguments = parser.parse_args()
-
+    parser.add_argument("--limit", type=int, help="Read only the first classes, until they have as many images.")
+    given = benchmark_options(parser)
     # Nothing here is drawn at random; the seed is recorded because every row of results has one.
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    table = half_of_the_classes(arguments.data, arguments.part, arguments.limit)
-    images = Images(table, size=256)
-    labels = torch.from_numpy(table.labels).to(arguments.device)
-    run = circumstances(arguments.device, arguments.commit) | {"seed": 0, "part": arguments.part}
-    for name in arguments.networks:
-        weights = arguments.weights / FILES[name]
-        rows = measure(name, weights, images, labels, arguments.device, arguments.batch_size)
-        append_rows(arguments.out, [run | row for row in rows])
+    with tempfile.TemporaryDirectory() as home:
+        sources = Sources(given.data, given.weights, Path(home), given.quick)
+        table = half_of_the_classes(sources, given.part, given.limit)
+        images = Images(table, 32 if given.quick else 256, given.cache)
+        labels = torch.from_numpy(table.labels).to(given.device)
+        for wanted in given.networks[: 1 if given.quick else None]:
+            name, weights = sources.network(wanted)
+            rows = measure(name, weights, images, labels, given.device, given.batch_size)
+            origin = {"seed": 0, "part": given.part} | provenance(given.device, given.commit)
+            append_rows(given.out, [row | origin for row in rows])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The variants that ``recipes.py`` tries: names, and what each changes of the settings."""
+"""The variants that ``variants.py`` tries: their names, and which settings each of them changes."""
 
 from typing import Any
 

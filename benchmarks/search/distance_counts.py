@@ -1,27 +1,24 @@
-"""Distance computations against recall: FANNG's two searches beside faiss's HNSW, and walks of the paper's success.
+"""How many distances does a query compute for its recall? FANNG's two searches beside faiss's HNSW.
 
-python benchmarks/search_distances.py --n 50000 --dim 512 --out results
+    python benchmarks/search/distance_counts.py --n 50000 --dim 512
 
-Counts, not seconds: they are the same on every machine.
+Counts, not seconds: they are the same on every machine. Also a FANNG with walks of the paper's success. Rows:
+results/search_distances.csv, with a plot beside it where matplotlib is installed.
 """
 
-import argparse
-import csv
 import time
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-from record import append_rows, circumstances
 from torch import Tensor
 
+from nngk.errors import MissingExtra
 from nngk.experiments.bench.points import clustered_features
+from nngk.experiments.record import append_rows, provenance, read_rows
+from nngk.experiments.record.benchmarks import benchmark_options, benchmark_parser
 from nngk.search import FANNG, Exact
 from nngk.search.adapters.faiss import Faiss
 from nngk.search.calibration import found_share
-
-matplotlib.use("Agg")
-from matplotlib import pyplot
 
 QUERIES = 1000
 POOLS = (1, 2, 5, 10, 20, 40, 80, 160, 320, 640)
@@ -29,6 +26,7 @@ BUDGETS = (50, 100, 150, 200, 300, 500, 800, 1200, 2000, 4000)
 
 
 def fanng_rows(x: Tensor, q: Tensor, truth: dict[int, Tensor], success: float | None) -> list[dict[str, Any]]:
+    """Return recall and distance computations over pools and budgets; with ``success``, of a graph with more walks."""
     start = time.process_time()
     engine = FANNG(x.shape[1]) if success is None else FANNG(x.shape[1], success=success, walk_rounds=None)
     engine.build(x)
@@ -54,6 +52,7 @@ def fanng_rows(x: Tensor, q: Tensor, truth: dict[int, Tensor], success: float | 
 
 
 def faiss_rows(x: Tensor, q: Tensor, truth: dict[int, Tensor]) -> list[dict[str, Any]]:
+    """Return recall and distance computations of faiss's HNSW over its pools."""
     engine = Faiss(x.shape[1], "hnsw")
     engine.add(x)
     rows = []
@@ -68,9 +67,13 @@ def faiss_rows(x: Tensor, q: Tensor, truth: dict[int, Tensor]) -> list[dict[str,
     return rows
 
 
-def plot(rows: list[dict[str, Any]], path: Path) -> None:
+def plot(rows: list[dict[str, str]], path: Path) -> None:
+    """Draw recall against distance computations, with one panel per size of the data."""
+    from matplotlib.figure import Figure
+
     sizes = sorted({(int(row["n"]), int(row["dim"])) for row in rows})
-    figure, panels = pyplot.subplots(1, len(sizes), figsize=(6 * len(sizes), 4), squeeze=False)
+    figure = Figure(figsize=(6 * len(sizes), 4), layout="constrained")
+    panels = figure.subplots(1, len(sizes), squeeze=False)
     for panel, (n, dim) in zip(panels[0], sizes):
         for engine, knob in dict.fromkeys((row["engine"], row["knob"]) for row in rows):
             line = sorted(
@@ -80,30 +83,36 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
                 == (engine, knob, n, dim, 10)
             )
             panel.plot([d for d, _ in line], [r for _, r in line], ".-", label=f"{engine}, {knob}")
-        panel.set(xlabel="distance computations a query", ylabel="recall@10", xscale="log", ylim=(0.5, 1.01))
+        panel.set(xlabel="distance computations per query", ylabel="recall@10", xscale="log", ylim=(0.5, 1.01))
         panel.set_title(f"{n:,} × {dim}")
         panel.legend(fontsize=7)
-    figure.tight_layout()
     figure.savefig(path, dpi=120)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser(__doc__, "results/search_distances.csv")
     parser.add_argument("--n", type=int, default=50_000)
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--k", type=int, nargs="+", default=[1, 10])
     parser.add_argument("--success", type=float, default=0.98)
-    parser.add_argument("--out", type=Path, default=Path("results"))
-    given = parser.parse_args()
-    every = clustered_features(given.n + QUERIES, given.dim)
-    x, q = every[:-QUERIES].contiguous(), every[-QUERIES:].contiguous()
+    given = benchmark_options(parser)
+    queries = QUERIES
+    if given.quick:
+        given.n, given.dim, queries = 500, 8, 50
+    every = clustered_features(given.n + queries, given.dim)
+    x, q = every[:-queries].contiguous(), every[-queries:].contiguous()
     truth = {k: Exact(x).search(q, k)[1] for k in given.k}
-    rows = [*fanng_rows(x, q, truth, None), *fanng_rows(x, q, truth, given.success), *faiss_rows(x, q, truth)]
-    about = circumstances("cpu") | {"n": given.n, "dim": given.dim}
-    path = given.out / "search_distances.csv"
-    append_rows(path, [about | row for row in rows])
-    with path.open(newline="", encoding="utf-8") as file:
-        plot(list(csv.DictReader(file)), given.out / "search_distances.png")
+    rows = [*fanng_rows(x, q, truth, None), *fanng_rows(x, q, truth, given.success)]
+    try:
+        rows += faiss_rows(x, q, truth)
+    except MissingExtra as error:
+        print(error)
+    about = {"n": given.n, "dim": given.dim} | provenance(commit=given.commit)
+    append_rows(given.out, [row | about for row in rows])
+    try:
+        plot(read_rows(given.out), given.out.with_suffix(".png"))
+    except ImportError:
+        print("No plot without matplotlib: pip install 'nngk[demo]'.")
 
 
 if __name__ == "__main__":

@@ -1,102 +1,62 @@
-"""The search engines against each other: queries, all pairs, growth, and the cost of an update.
+"""Which search engine answers queries fastest at equal recall, and which finds all points' neighbours first?
 
-python benchmarks/search.py queries --n 50000 --dim 512 --threads 1 --out results
-python benchmarks/search.py pairs   --n 200000 --dim 128 --out results
-python benchmarks/search.py growth  --sizes 10000 30000 100000 300000 1000000 --dim 128 --out results
-python benchmarks/search.py update  --n 200000 --dim 128 --out results
-python benchmarks/search.py features --dataset cub200 --data-dir DIR --features cub200.npy   # of real images
-python benchmarks/search.py queries --features cub200.npy --out results
+    python benchmarks/search/engines.py queries --n 50000 --dim 512 --threads 1
+    python benchmarks/search/engines.py pairs --n 200000 --dim 128
+    python benchmarks/search/engines.py queries --features cub200.npy    # of write_features.py
+
+Rows: results/search.csv, with a plot search_{n}x{dim}.png beside it.
 """
 
-import argparse
-import csv
-import resource
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from nngk.experiments.bench.curves import plot_growth
-from nngk.experiments.bench.peers import all_pairs
-from nngk.experiments.bench.points import clustered_features
-from nngk.experiments.bench.search import append_rows, at_recall, bench_search, circumstances
-from nngk.search import FANNG, Exact
-from nngk.search.calibration import found_share
+from nngk.experiments.bench.search import at_recall, bench_search
+from nngk.experiments.record.benchmarks import benchmark_options, benchmark_parser
 
-PEERS = ["fanng", "hnswlib", "faiss-hnsw", "faiss-ivf", "pynndescent"]
+PEERS = {
+    "queries": ["fanng", "hnswlib", "faiss-hnsw", "faiss-ivf", "pynndescent"],
+    "pairs": ["exact", "faiss-flat", "fanng", "pynndescent"],
+}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("task", choices=["queries", "pairs", "growth", "update", "features"])
+    parser = benchmark_parser(__doc__, "results/search.csv")
+    parser.add_argument("task", choices=list(PEERS))
     parser.add_argument("--n", type=int, default=50_000)
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--k", type=int, nargs="+", default=[10, 100])
     parser.add_argument("--peers", nargs="+")
-    parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 30_000, 100_000, 300_000, 1_000_000])
-    parser.add_argument(
-        "--exact-to", type=int, default=200_000, help="largest size of the growth at which exact search runs"
-    )
-    parser.add_argument("--features", type=Path, help="a .npy file of vectors in place of made ones")
-    parser.add_argument("--dataset", default="cub200", help="whose images 'features' embeds")
-    parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--network", default="efficientnet-lite0")
+    parser.add_argument("--features", type=Path, help="A .npy file of vectors in place of generated ones.")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("results"))
-    given = parser.parse_args()
-    x = (
-        torch.from_numpy(np.load(given.features, allow_pickle=False)).float()
-        if given.features and given.task != "features"
-        else None
-    )
-    if given.task == "features":
-        write_features(given)
-    elif given.task == "growth":
-        growth(given)
-    elif given.task == "update":
-        update(given)
-    else:
-        pairs = given.task == "pairs"
-        peers = given.peers or (["exact", "faiss-flat", "fanng", "pynndescent"] if pairs else PEERS)
-        rows = bench_search(
-            given.n,
-            given.dim,
-            given.k,
-            peers,
-            given.threads,
-            given.out,
-            seed=given.seed,
-            x=x,
-            pairs=pairs,
-            queries=not pairs,
+    given = benchmark_options(parser)
+    if given.quick:
+        given.n, given.dim, given.k, given.peers = 1000, 8, [5], given.peers or ["exact", "fanng"]
+    if given.out.name != "search.csv":
+        raise SystemExit(
+            f"The rows are written to a file search.csv: give --out its folder and that name, not {given.out}."
         )
-        print(*(pair_ratios(rows) if pairs else query_ratios(rows, given.k)), sep="\n")
-
-
-def write_features(given: argparse.Namespace) -> None:
-    """Pooled, normalised features of all images of a dataset, in an order without meaning, as one .npy file."""
-    from nngk.data import Images, evaluation, read_images
-    from nngk.networks import create_network
-    from nngk.networks.embed import embed
-
-    table = read_images(given.dataset, data_dir=given.data_dir)
-    table = table.select(np.random.default_rng(given.seed).permutation(len(table)))
-    network = create_network(given.network)
-    spec = network.input
-    torch.set_num_threads(given.threads)
-    images = Images(table, spec.resize, threads=given.threads)
-    x = embed(network, images, evaluation(spec.size, spec.mean, spec.std), batch_size=32)
-    given.features.parent.mkdir(parents=True, exist_ok=True)
-    np.save(given.features, x.numpy(), allow_pickle=False)
-    print(f"{given.features}: {tuple(x.shape)}")
+    x = None if given.features is None else torch.from_numpy(np.load(given.features, allow_pickle=False)).float()
+    rows = bench_search(
+        given.n,
+        given.dim,
+        given.k,
+        given.peers or PEERS[given.task],
+        given.threads,
+        given.out.parent,
+        seed=given.seed,
+        x=x,
+        pairs=given.task == "pairs",
+        queries=given.task == "queries",
+    )
+    print(*(pair_ratios(rows) if given.task == "pairs" else query_ratios(rows, given.k)), sep="\n")
 
 
 def query_ratios(rows: list[dict[str, Any]], ks: list[int]) -> list[str]:
-    """FANNG's queries per second over those of its peers, at equal recall."""
+    """Return FANNG's queries per second over those of its peers, at equal recall."""
     lines = []
     for k in ks:
         for recall in (0.95, 0.99):
@@ -111,7 +71,7 @@ def query_ratios(rows: list[dict[str, Any]], ks: list[int]) -> list[str]:
 
 
 def pair_ratios(rows: list[dict[str, Any]]) -> list[str]:
-    """Exact search against faiss flat and the machine's matrix product, FANNG against exact and pynndescent."""
+    """Return exact search against faiss flat and the matrix product, and FANNG against exact and pynndescent."""
     by = {row["engine"]: row for row in rows}
     lines = []
     if "exact" in by:
@@ -121,62 +81,6 @@ def pair_ratios(rows: list[dict[str, Any]]) -> list[str]:
             if ours in by and peer in by:
                 lines.append(f"{ours} is {by[peer]['seconds'] / by[ours]['seconds']:.2f} times as fast as {peer}")
     return lines
-
-
-def sample_recall(x: Tensor, found: Tensor, k: int, seed: int) -> float:
-    """Recall of the lists of five hundred points."""
-    chosen = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:500]
-    near = Exact(x).search(x[chosen], k + 1)[1]
-    truth = torch.stack([row[row != own][:k] for row, own in zip(near, chosen)])
-    return found_share(found[chosen], truth)
-
-
-def growth(given: argparse.Namespace) -> None:
-    """Seconds for the lists of all points, from ten thousand to a million."""
-    k = max(given.k)
-    for n in given.sizes:
-        x = clustered_features(n, given.dim, seed=given.seed)
-        for name in given.peers or ["fanng", "exact"]:
-            if name == "exact" and n > given.exact_to:
-                continue
-            seconds, build, found = all_pairs(name, x, k, given.threads, given.seed)
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-            recall = sample_recall(x, found, k, given.seed)
-            row = {"task": "growth", "engine": name, "k": k, "recall": round(recall, 5), "seconds": round(seconds, 3)}
-            row |= {"build_seconds": round(build, 3), "peak_gib_so_far": round(peak, 2), "n": n, "dim": given.dim}
-            append_rows(given.out / "search_growth.csv", [row | circumstances(given.threads, given.seed)])
-            print(f"{name:12} n={n:>9,}: {seconds:.2f} s, recall {recall:.4f}", flush=True)
-    with (given.out / "search_growth.csv").open(newline="", encoding="utf-8") as file:
-        plot_growth(list(csv.DictReader(file)), given.out / "search_growth.png")
-
-
-def update(given: argparse.Namespace) -> None:
-    """A small move of all points, as of an epoch: updating the graph against building it anew."""
-    k = max(given.k)
-    x = clustered_features(given.n, given.dim, seed=given.seed)
-    noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(given.seed + 1)) / given.dim**0.5
-    moved = torch.nn.functional.normalize(x + 0.05 * noise)
-    rows = []
-    for way in ("rebuild", "update"):
-        engine = FANNG(given.dim, neighbours=max(48, k), seed=given.seed, threads=given.threads)
-        if way == "update":
-            engine.build(x)
-            engine.all_neighbours(k)
-        start = time.perf_counter()
-        if way == "update":
-            engine.update(moved)
-        else:
-            engine.build(moved)
-        made = time.perf_counter() - start
-        found = engine.all_neighbours(k)[1]
-        seconds = time.perf_counter() - start
-        recall = sample_recall(moved, found, k, given.seed)
-        row = {"task": way, "engine": "fanng", "k": k, "recall": round(recall, 5), "seconds": round(seconds, 3)}
-        row |= {"build_seconds": round(made, 3), "n": given.n, "dim": given.dim}
-        rows.append(row | circumstances(given.threads, given.seed))
-        print(f"{way}: graph {made:.2f} s, with the lists {seconds:.2f} s, recall {recall:.4f}", flush=True)
-    print(f"update is {rows[0]['seconds'] / rows[1]['seconds']:.2f} times as fast as a rebuild")
-    append_rows(given.out / "search.csv", rows)
 
 
 if __name__ == "__main__":

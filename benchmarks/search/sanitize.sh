@@ -1,8 +1,8 @@
 #!/bin/sh
-# The search core under AddressSanitizer (with UndefinedBehaviorSanitizer) and ThreadSanitizer. Needs g++ or clang++.
-# Run from anywhere: sh benchmarks/search_sanitize.sh [address|thread ...]
+# Is the search core free of memory errors and races? Runs it under AddressSanitizer (with UndefinedBehaviorSanitizer) and
+# ThreadSanitizer. Needs g++ or clang++. Run from anywhere: sh benchmarks/search/sanitize.sh [address|thread ...]
 set -eu
-root=$(cd "$(dirname "$0")/.." && pwd)
+root=$(cd "$(dirname "$0")/../.." && pwd)
 build=$(mktemp -d)
 trap 'rm -rf "$build"' EXIT
 flags="-std=c++17 -O2 -g -fno-omit-frame-pointer -pthread"

@@ -1,12 +1,12 @@
-"""Training with FANNG's neighbour lists beside training with exact ones: digits, and a head on CUB's features.
+"""Does training with FANNG's neighbour lists end as well as with exact ones? Digits, and a head on CUB's features.
 
-python benchmarks/search.py features --dataset cub200 --data-dir DIR --features cub200.npy
-python benchmarks/search_training.py --data digits
-python benchmarks/search_training.py --data cub200 --data-dir DIR --features cub200.npy
+    python benchmarks/search/write_features.py --dataset cub200 --data-dir DIR --out cub200.npy
+    python benchmarks/search/training_lists.py --data digits
+    python benchmarks/search/training_lists.py --data cub200 --data-dir DIR --features cub200.npy
+
+Rows: results/search_training.csv.
 """
 
-import argparse
-import json
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -14,19 +14,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from record import append_rows, circumstances
 from torch import Tensor, nn
 
-from nngk import progress
-from nngk.bank.centres import CentreBank
+from nngk import CentreBank, GaussianKernelLoss, evaluate, progress, read_images, train
 from nngk.bank.refresh import Refresher
-from nngk.data import read_images
 from nngk.experiments.demo import digits as demo
+from nngk.experiments.record import append_rows, provenance, read_log
+from nngk.experiments.record.benchmarks import benchmark_options, benchmark_parser
 from nngk.kernel.formulas import class_log_probabilities, log_kernels
-from nngk.losses.gaussian import GaussianKernelLoss
-from nngk.metrics import evaluate
 from nngk.search import Exact, create_engine
-from nngk.training.loop import train
 
 EPOCHS = 15
 BATCH = 64
@@ -44,18 +40,19 @@ class Head(nn.Module):
         return nn.functional.normalize(self.linear(x))
 
 
-def digits(search: str, seed: int, home: Path) -> dict[str, Any]:
-    settings = replace(demo.SETTINGS, epochs=EPOCHS, search=search, seed=seed)
+def digits(search: str, seed: int, epochs: int, step: int, home: Path) -> dict[str, Any]:
+    """Return the figures of a small network trained on every so many digits."""
+    settings = replace(demo.SETTINGS, epochs=epochs, search=search, seed=seed)
     out = home / f"{search}-{seed}"
-    model = train(demo.write_digits(home / "digits"), settings, out=out)
-    log = [json.loads(line) for line in (out / "run" / "log.jsonl").read_text(encoding="utf-8").splitlines()]
-    recalls = [row["list_recall"] for row in log if "list_recall" in row]
+    table = read_images(demo.write_digits(home / "digits"))
+    model = train(table.select(range(0, len(table), step)), settings, out=out)
+    recalls = [row["list_recall"] for row in read_log(out) if "list_recall" in row]
     scores = {key: model.info["test"][key] for key in ("accuracy", "recall@1", "map@r")}
     return {"list_recall_least": min(recalls, default=1.0)} | scores
 
 
 def head(search: str, seed: int, x: Tensor, labels: Tensor, trained: Tensor) -> dict[str, Any]:
-    """A linear head on frozen features, with the bank's lists by one engine; its graph is updated, not rebuilt."""
+    """Return the figures of a linear head on frozen features, with the bank's lists by one engine."""
     torch.manual_seed(seed)
     network = Head(x.shape[1])
     features, classes = x[trained], labels[trained]
@@ -88,30 +85,30 @@ def head(search: str, seed: int, x: Tensor, labels: Tensor, trained: Tensor) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", choices=["digits", "cub200"], required=True)
+    parser = benchmark_parser(__doc__, "results/search_training.csv")
+    parser.add_argument("--data", choices=["digits", "cub200"], default="digits")
     parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--features", type=Path, help="as 'benchmarks/search.py features' writes them")
+    parser.add_argument("--features", type=Path, help="The file that write_features.py wrote.")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=Path("results/search_training.csv"))
-    given = parser.parse_args()
+    given = benchmark_options(parser)
     progress.quiet = True
     torch.set_num_threads(1)  # small products: a second thread would wait more than it works
+    seeds, epochs, step = (1, 1, 8) if given.quick else (given.seeds, EPOCHS, 1)
     if given.data == "cub200":
         table = read_images("cub200", data_dir=given.data_dir)
         table = table.select(np.random.default_rng(0).permutation(len(table)))  # the order of the features
         x = torch.from_numpy(np.load(given.features, allow_pickle=False)).float()
         labels, trained = torch.as_tensor(table.labels), torch.tensor([part == "train" for part in table.splits or []])
-    for seed in range(given.seeds):
+    for seed in range(seeds):
         for search in ("exact", "fanng"):
             with tempfile.TemporaryDirectory() as folder:
                 if given.data == "digits":
-                    row = digits(search, seed, Path(folder))
+                    row = digits(search, seed, epochs, step, Path(folder))
                 else:
                     row = head(search, seed, x, labels, trained)
-            row = {"data": given.data, "search": search, "seed": seed, "epochs": EPOCHS} | row
+            row = {"data": given.data, "search": search, "seed": seed, "epochs": epochs} | row
             print(row, flush=True)
-            append_rows(given.out, [circumstances("cpu") | row])
+            append_rows(given.out, [row | provenance("cpu", given.commit)])
 
 
 if __name__ == "__main__":
