@@ -13,7 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from nngk.errors import MissingExtra
+from nngk.experiments.bench.curves import plot_queries
 from nngk.experiments.bench.search import at_recall, bench_search
+from nngk.experiments.record import append_rows
 from nngk.experiments.record.benchmarks import benchmark_options, benchmark_parser
 
 PEERS = {
@@ -35,10 +38,6 @@ def main() -> None:
     given = benchmark_options(parser)
     if given.quick:
         given.n, given.dim, given.k, given.peers = 1000, 8, [5], given.peers or ["exact", "fanng"]
-    if given.out.name != "search.csv":
-        raise SystemExit(
-            f"The rows are written to a file search.csv: give --out its folder and that name, not {given.out}."
-        )
     x = None if given.features is None else torch.from_numpy(np.load(given.features, allow_pickle=False)).float()
     rows = bench_search(
         given.n,
@@ -46,12 +45,17 @@ def main() -> None:
         given.k,
         given.peers or PEERS[given.task],
         given.threads,
-        given.out.parent,
         seed=given.seed,
         x=x,
         pairs=given.task == "pairs",
         queries=given.task == "queries",
     )
+    # Where git is not there to ask, the commit was given.
+    append_rows(given.out, [row | ({"commit": given.commit} if given.commit else {}) for row in rows])
+    try:
+        plot_queries(rows, given.out.with_name(f"search_{rows[0]['n']}x{rows[0]['dim']}.png"))
+    except MissingExtra as error:
+        print(error)
     print(*(pair_ratios(rows) if given.task == "pairs" else query_ratios(rows, given.k)), sep="\n")
 
 
