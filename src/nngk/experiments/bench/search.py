@@ -1,12 +1,7 @@
 """Measuring the search engines: recall against queries per second, build time, memory, all-pairs time."""
 
-import csv
 import itertools
 import os
-import platform
-import shlex
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,8 +11,10 @@ import torch
 from torch import Tensor
 
 from nngk.errors import InputError, MissingExtra
+from nngk.experiments.bench.curves import plot_queries
 from nngk.experiments.bench.peers import PEERS, all_pairs, prepare
 from nngk.experiments.bench.points import clustered_features
+from nngk.experiments.record import append_rows, provenance
 from nngk.search.calibration import found_share
 from nngk.search.exact import Exact
 from nngk.search.fanng import FANNG
@@ -59,7 +56,7 @@ def bench_search(
         raise InputError(f"The benchmark needs at least 200 points, got {len(x)}.")
     held = min(QUERIES, len(x) // 2)
     points, q = x[:-held].contiguous(), x[-held:].contiguous()
-    about = circumstances(threads, seed) | {"n": len(points), "dim": points.shape[1]}
+    about = provenance() | {"seed": seed, "threads": threads} | {"n": len(points), "dim": points.shape[1]}
     rows: list[Row] = []
     if queries:
         truth = {size: Exact(points).search(q, size)[1] for size in ks}
@@ -71,8 +68,6 @@ def bench_search(
         folder = Path(out)
         append_rows(folder / "search.csv", rows)
         try:
-            from nngk.experiments.bench.curves import plot_queries
-
             plot_queries(rows, folder / f"search_{len(points)}x{points.shape[1]}.png")
         except MissingExtra as error:
             say(str(error))
@@ -185,37 +180,3 @@ def resident_bytes() -> int:
     """Memory of this process, where the system tells."""
     status = Path("/proc/self/statm")
     return int(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if status.exists() else 0
-
-
-def circumstances(threads: int, seed: int) -> Row:
-    """What a reader needs to repeat a row."""
-    try:
-        commit = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        commit = ""
-    words = [Path(word).name if word.startswith("/") else word for word in sys.argv]
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}"
-    return {"commit": commit, "command": shlex.join(words), "seed": seed, "machine": machine, "threads": threads}
-
-
-def append_rows(path: Path, rows: list[Row]) -> None:
-    """Add rows to a CSV file, which is complete at every moment."""
-    old: list[Row] = []
-    if path.exists():
-        with path.open(newline="", encoding="utf-8") as file:
-            old = list(csv.DictReader(file))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".csv.part")
-    with part.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(dict.fromkeys(key for row in [*old, *rows] for key in row)))
-        writer.writeheader()
-        writer.writerows([*old, *rows])
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
