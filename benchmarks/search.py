@@ -3,6 +3,7 @@
 python benchmarks/search.py queries --n 50000 --dim 512 --threads 1 --out results
 python benchmarks/search.py pairs   --n 200000 --dim 128 --out results
 python benchmarks/search.py growth  --sizes 10000 30000 100000 300000 1000000 --dim 128 --out results
+python benchmarks/search.py families --n 50000 --dim 128 --out results
 python benchmarks/search.py update  --n 200000 --dim 128 --out results
 python benchmarks/search.py features --dataset cub200 --data-dir DIR --features cub200.npy   # of real images
 python benchmarks/search.py queries --features cub200.npy --out results
@@ -20,6 +21,8 @@ import torch
 from torch import Tensor
 
 from nngk.experiments.bench.curves import plot_growth
+from nngk.experiments.bench.families import PEERS as FAMILY_PEERS
+from nngk.experiments.bench.families import bench_families
 from nngk.experiments.bench.peers import all_pairs
 from nngk.experiments.bench.points import clustered_features
 from nngk.experiments.bench.search import append_rows, at_recall, bench_search, circumstances
@@ -31,7 +34,7 @@ PEERS = ["fanng", "hnswlib", "faiss-hnsw", "faiss-ivf", "pynndescent"]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("task", choices=["queries", "pairs", "growth", "update", "features"])
+    parser.add_argument("task", choices=["queries", "pairs", "growth", "update", "features", "families"])
     parser.add_argument("--n", type=int, default=50_000)
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--k", type=int, nargs="+", default=[10, 100])
@@ -59,6 +62,10 @@ def main() -> None:
         growth(given)
     elif given.task == "update":
         update(given)
+    elif given.task == "families":
+        bench_families(
+            given.n, given.dim, given.k[0], peers=given.peers or FAMILY_PEERS, out=given.out, seed=given.seed
+        )
     else:
         pairs = given.task == "pairs"
         peers = given.peers or (["exact", "faiss-flat", "fanng", "pynndescent"] if pairs else PEERS)
