@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:nngk.* has moved:DeprecationWarn
 KEPT = {
     "nngk.rivals.registry": "nngk.losses.registry",
     "nngk.rivals.samplers": "nngk.losses.samplers",
-    "nngk.paper.store": "nngk.experiments.paper.store",
+    "nngk.paper.tables": "nngk.experiments.paper.tables",
 }
 
 

@@ -13,7 +13,7 @@ from types import ModuleType
 # nngk.networks.classifier have none because they are functions, which a module of that name would replace.
 MOVED = {
     "nngk.classifier": "nngk.sklearn",
-    "nngk.comparison": "nngk.experiments.compare.compare",
+    "nngk.comparison": "nngk.experiments.compare.comparison",
     "nngk.comparison_report": "nngk.experiments.compare.verdict",
     "nngk.data.cache": "nngk.data.packs.cache",
     "nngk.data.cars": "nngk.data.datasets.cars",
@@ -53,9 +53,13 @@ MOVED = {
     "nngk.paper": "nngk.experiments.paper",
     "nngk.paper.classification": "nngk.experiments.paper.known_classes",
     "nngk.paper.embedding": "nngk.experiments.paper.unseen_map",
+    "nngk.paper.experiments": "nngk.experiments.paper.contents",
     "nngk.paper.metric": "nngk.experiments.paper.zero_shot",
+    "nngk.paper.plots": "nngk.experiments.paper.svg",
     "nngk.paper.presets": "nngk.training.presets",
+    "nngk.paper.protocol": "nngk.experiments.paper.train_and_test",
     "nngk.paper.run": "nngk.experiments.paper.runner",
+    "nngk.paper.store": "nngk.experiments.paper.results",
     "nngk.predict": "nngk.kernel.predict",
     "nngk.refresh": "nngk.bank.refresh",
     "nngk.rivals": "nngk.losses",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from shapes import environment
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "faults.py"
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "reliability" / "faults.py"
 
 
 def test_a_few_of_each(tmp_path):

@@ -63,7 +63,7 @@ def compare_command(
     settings = chosen.settings()
 
     from nngk.data import read_images
-    from nngk.experiments.compare.compare import compare
+    from nngk.experiments.compare.comparison import compare
     from nngk.losses import LOSSES
 
     table = read_images(

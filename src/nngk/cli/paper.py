@@ -25,8 +25,8 @@ def paper_command() -> None:
 @json_option
 def list_command(results: Path, as_json: bool) -> None:
     """List the experiments by name, with the data and networks that they need and how often each was run."""
-    from nngk.experiments.paper.experiments import EXPERIMENTS
-    from nngk.experiments.paper.store import read_rows
+    from nngk.experiments.paper.contents import EXPERIMENTS
+    from nngk.experiments.record import read_rows
 
     found = [
         {

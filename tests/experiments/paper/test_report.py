@@ -8,13 +8,14 @@ from click.testing import CliRunner
 
 from nngk.cli.paper import paper_command, parse_only
 from nngk.errors import InputError
-from nngk.experiments.compare.verdict import Score
 from nngk.experiments.paper import run_experiments
-from nngk.experiments.paper.experiments import EXPERIMENTS, find_experiment
-from nngk.experiments.paper.report import build_section, write_report
+from nngk.experiments.paper.contents import EXPERIMENTS, find_experiment
+from nngk.experiments.paper.report import write_report
 from nngk.experiments.paper.scores import group_rows, published, published_rows
-from nngk.experiments.paper.store import write_rows
+from nngk.experiments.paper.sections import build_section
 from nngk.experiments.paper.tables import build_tables, score_cell
+from nngk.experiments.record import write_rows
+from nngk.experiments.record.seeds import Score
 
 COMMON = {
     "dataset": "cub200",

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from nngk.errors import InputError
-from nngk.experiments.paper import protocol, run_experiments
-from nngk.experiments.paper.experiments import EXPERIMENTS
+from nngk.experiments.paper import run_experiments
+from nngk.experiments.paper.contents import EXPERIMENTS
 from nngk.experiments.paper.quick import quick_table, shrink
-from nngk.experiments.paper.store import read_rows
+from nngk.experiments.paper.train_and_test import examples_of
+from nngk.experiments.record import read_rows, runs
 from nngk.training import loop
 
 NAMES = [experiment.name for experiment in EXPERIMENTS]
@@ -86,7 +87,7 @@ def test_without_a_gpu_the_network_stays_as_it_came(tmp_path):
 def test_what_is_done_is_not_done_again(ran, monkeypatch):
     home, _ = ran
     before = (home / "results" / "fine-grained.csv").read_bytes()
-    monkeypatch.setattr(protocol, "train", lambda *a, **k: pytest.fail("trained again"))
+    monkeypatch.setattr(runs, "train", lambda *a, **k: pytest.fail("trained again"))
     rows = again(home, ["fine-grained", "dimensions", "embedding"], seeds=1, preset="best")
     assert (home / "results" / "fine-grained.csv").read_bytes() == before
     assert len(rows) == 9 + 10 + 2
@@ -94,13 +95,13 @@ def test_what_is_done_is_not_done_again(ran, monkeypatch):
 
 def test_a_new_seed_takes_the_choices_of_the_first(ran, monkeypatch):
     home, _ = ran
-    real, seen = protocol.train, []
+    real, seen = runs.train, []
 
     def spy(table, settings, **options):
         seen.append((settings.seed, settings.val_fraction, settings.epochs))
         return real(table, settings, **options)
 
-    monkeypatch.setattr(protocol, "train", spy)
+    monkeypatch.setattr(runs, "train", spy)
     first = next(row for row in read_rows(home / "results" / "birds-metric.csv") if row["dim"] == "2")
     rows = again(home, "birds-metric", seeds=2, preset="best", only={"dim": [64]})
     assert seen == [(1, 0.0, int(first["epochs"]))]  # all training classes, for as long as validation said
@@ -109,13 +110,13 @@ def test_a_new_seed_takes_the_choices_of_the_first(ran, monkeypatch):
 
 
 def test_choosing_never_sees_the_test_part(tmp_path, monkeypatch):
-    real, seen = protocol.train, []
+    real, seen = runs.train, []
 
     def spy(table, settings, **options):
         seen.append((set(table.splits), len(set(table.labels.tolist())), settings))
         return real(table, settings, **options)
 
-    monkeypatch.setattr(protocol, "train", spy)
+    monkeypatch.setattr(runs, "train", spy)
     options = {"quick": True, "seeds": 1, "results": tmp_path / "r", "work": tmp_path / "w"}
     run_experiments("birds-metric", preset="frozen", only={"dim": ["64"]}, **options)
     (chosen, classes, settings), (final, _, last) = seen
@@ -153,7 +154,7 @@ def test_a_run_that_diverges_is_a_row_and_is_tried_again(tmp_path, monkeypatch):
     options = {"quick": True, "seeds": 1, "preset": "best", "only": {"variant": ["5"]}}
     options |= {"results": tmp_path / "r", "work": tmp_path / "w"}
     with monkeypatch.context() as patch:
-        patch.setattr(protocol, "train", fails)
+        patch.setattr(runs, "train", fails)
         (row,) = run_experiments("neighbours", **options)
     assert "diverged" in row["error"]
     (row,) = run_experiments("neighbours", **options)
@@ -161,7 +162,7 @@ def test_a_run_that_diverges_is_a_row_and_is_tried_again(tmp_path, monkeypatch):
 
 
 def test_on_a_machine_with_nothing_optional(tmp_path):
-    source = str(Path(protocol.__file__).parents[2])
+    source = str(Path(runs.__file__).parents[3])
     environment = {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path / "r"), str(tmp_path / "w")],
@@ -180,7 +181,7 @@ def test_examples_are_nested_and_only_of_the_training_part(tmp_path):
 
     def kept(count: int):
         job = type("Job", (), {"trial": replace(shrink(trial), examples=count), "seed": 3})
-        return protocol.examples_of(job, table)
+        return examples_of(job, table)
 
     two, four = kept(2), kept(4)
     assert set(two.where("train").paths) < set(four.where("train").paths)

@@ -8,12 +8,14 @@ import pytest
 import torch
 
 from nngk.errors import InputError
-from nngk.experiments.paper import distances, protocol, run_experiments, unseen_map, zero_shot
+from nngk.experiments.paper import distances, run_experiments, unseen_map, zero_shot
 from nngk.experiments.paper.quick import quick_table, shrink
-from nngk.experiments.paper.report import total_seconds
+from nngk.experiments.paper.results import trial_key
+from nngk.experiments.paper.sections import total_seconds
 from nngk.experiments.paper.sizes import wide_job
-from nngk.experiments.paper.store import read_rows, trial_key
+from nngk.experiments.paper.train_and_test import final_settings, train_and_test
 from nngk.experiments.paper.trial import Job
+from nngk.experiments.record import read_rows, runs
 from nngk.model.model import Model
 from nngk.training import loop
 from nngk.training.loop import train
@@ -36,13 +38,13 @@ def wide(monkeypatch):
 @pytest.fixture
 def trained(monkeypatch):
     """The settings of every training run."""
-    real, seen = protocol.train, []
+    real, seen = runs.train, []
 
     def spy(table, settings, **options):
         seen.append(settings)
         return real(table, settings, **options)
 
-    monkeypatch.setattr(protocol, "train", spy)
+    monkeypatch.setattr(runs, "train", spy)
     return seen
 
 
@@ -111,8 +113,8 @@ def test_the_widest_size_is_the_run_that_a_recipe_without_cuts_would_train(tmp_p
 )
 def test_a_cut_is_what_training_with_wide_gives(tmp_path, changes):
     job = job_of(tmp_path, 6, 24, **changes)
-    figures = protocol.train_and_test(job)
-    settings = protocol.final_settings(job.settings, figures)
+    figures = train_and_test(job)
+    settings = final_settings(job.settings, figures)
     assert settings.wide == 24 and settings.val_fraction == 0
     direct = train(job.table, settings, out=tmp_path / "direct")
     cut = Model.load(job.folder)
@@ -129,13 +131,13 @@ def test_a_cut_is_what_training_with_wide_gives(tmp_path, changes):
 
 def test_choices_are_made_for_the_wide_run(tmp_path, trained):
     for dim in (3, 6):
-        figures = protocol.train_and_test(job_of(tmp_path, dim, 24, settled=False))
+        figures = train_and_test(job_of(tmp_path, dim, 24, settled=False))
         assert figures["selection_seconds"] > 0
     assert [(s.dim, s.wide, s.val_fraction) for s in trained] == [(24, None, 0.5), (24, None, 0.0)]
 
 
 def test_a_wide_run_that_was_stopped_goes_on_for_another_size(tmp_path, monkeypatch):
-    whole = protocol.train_and_test(job_of(tmp_path / "a", 6, 24))
+    whole = train_and_test(job_of(tmp_path / "a", 6, 24))
     real, steps = loop.take_step, []
 
     def stopped(run, *rest):
@@ -146,8 +148,8 @@ def test_a_wide_run_that_was_stopped_goes_on_for_another_size(tmp_path, monkeypa
 
     monkeypatch.setattr(loop, "take_step", stopped)
     with pytest.raises(KeyboardInterrupt):
-        protocol.train_and_test(job_of(tmp_path / "b", 3, 24))
-    resumed = protocol.train_and_test(job_of(tmp_path / "b", 6, 24))
+        train_and_test(job_of(tmp_path / "b", 3, 24))
+    resumed = train_and_test(job_of(tmp_path / "b", 6, 24))
     assert 0 < steps[8] < 8, "it should have gone on from the checkpoint"
     assert resumed["last_loss"] == whole["last_loss"]
     assert resumed["map@r"] == pytest.approx(whole["map@r"], abs=1e-6)
@@ -155,10 +157,10 @@ def test_a_wide_run_that_was_stopped_goes_on_for_another_size(tmp_path, monkeypa
 
 def test_cuts_of_other_images_are_refused(tmp_path):
     job = job_of(tmp_path, 6, 24)
-    protocol.train_and_test(wide_job(job))
+    train_and_test(wide_job(job))
     fewer = job.table.select(np.arange(len(job.table)) != 0)
     with pytest.raises(InputError, match="trained with other images"):
-        protocol.train_and_test(replace(job, table=fewer))
+        train_and_test(replace(job, table=fewer))
 
 
 def test_a_map_of_the_unseen_classes_is_of_the_cut(tmp_path, wide, trained):

@@ -6,7 +6,7 @@ import pytest
 
 from nngk.data import pack
 from nngk.errors import InputError
-from nngk.experiments.paper.experiments import find_experiment
+from nngk.experiments.paper.contents import find_experiment
 from nngk.experiments.paper.quick import quick_table
 from nngk.experiments.paper.sources import Sources
 from nngk.training.presets import classify_settings, metric_settings

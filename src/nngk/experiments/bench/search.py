@@ -1,12 +1,7 @@
 """Measuring the search engines: recall against queries per second, build time, memory, all-pairs time."""
 
-import csv
 import itertools
 import os
-import platform
-import shlex
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,11 +11,12 @@ import torch
 from torch import Tensor
 
 from nngk.errors import InputError, MissingExtra
+from nngk.experiments.bench.curves import plot_queries
 from nngk.experiments.bench.peers import PEERS, all_pairs, prepare
 from nngk.experiments.bench.points import clustered_features
+from nngk.experiments.record import append_rows, provenance
 from nngk.search.calibration import found_share
 from nngk.search.exact import Exact
-from nngk.search.fanng import FANNG
 
 QUERIES = 1000
 ENOUGH = 0.997  # recall beyond which a sweep stops
@@ -59,7 +55,7 @@ def bench_search(
         raise InputError(f"The benchmark needs at least 200 points, got {len(x)}.")
     held = min(QUERIES, len(x) // 2)
     points, q = x[:-held].contiguous(), x[-held:].contiguous()
-    about = circumstances(threads, seed) | {"n": len(points), "dim": points.shape[1]}
+    about = provenance() | {"seed": seed, "threads": threads} | {"n": len(points), "dim": points.shape[1]}
     rows: list[Row] = []
     if queries:
         truth = {size: Exact(points).search(q, size)[1] for size in ks}
@@ -71,8 +67,6 @@ def bench_search(
         folder = Path(out)
         append_rows(folder / "search.csv", rows)
         try:
-            from nngk.experiments.bench.curves import plot_queries
-
             plot_queries(rows, folder / f"search_{len(points)}x{points.shape[1]}.png")
         except MissingExtra as error:
             say(str(error))
@@ -88,11 +82,16 @@ def sweep(
     seed: int,
     about: Row,
     say: Callable[[str], None],
+    share: Callable[[Tensor, Tensor], float] = found_share,
 ) -> list[Row]:
-    """Recall and queries per second of one engine over the values of its knob."""
+    """Return recall and queries per second of one engine over the values of its knob.
+
+    One thread is timed by the processor's clock, which other work on the machine does not move.
+    """
+    clock = time.process_time if threads == 1 else time.perf_counter
     before = resident_bytes()
     try:
-        prepared = prepare(name, points, threads, seed)
+        prepared = prepare(name, points, threads, seed, clock)
     except MissingExtra as error:
         say(f"{name}: left out. {error}")
         return []
@@ -102,15 +101,16 @@ def sweep(
     for k, wanted in truth.items():
         for value in PEERS[name].values(k):
             times = []
-            for _ in range(2):
-                start = time.perf_counter()
+            for _ in range(3):
+                start = clock()
                 found = prepared.search(q, k, value)
-                times.append(time.perf_counter() - start)
+                times.append(clock() - start)
             row: Row = {"task": "queries", "engine": name, "k": k, "knob": PEERS[name].knob or "", "value": value}
-            row |= {"recall": round(found_share(found, wanted), 5), "queries_per_second": round(len(q) / min(times), 1)}
+            row |= {"recall": round(share(found, wanted), 5), "queries_per_second": round(len(q) / min(times), 1)}
             row |= {"build_seconds": round(prepared.seconds, 3), "memory_mb": round(memory / 1e6), **about}
-            if isinstance(prepared.engine, FANNG):
-                row["distances_per_query"] = round(distances_per_query(prepared.engine, q, k, int(value)), 1)
+            counted = prepared.distances(q, k, value)
+            if counted is not None:
+                row["distances_per_query"] = round(counted, 1)
             rows.append(row)
             say(f"{name:12} k={k:<4} {row['recall']:.4f} {row['queries_per_second']:>10.0f}/s")
             if row["recall"] >= ENOUGH:
@@ -156,14 +156,6 @@ def at_recall(rows: list[Row], engine: str, k: int, recall: float) -> float | No
     return line[0][1] if line and line[0][0] >= recall else None
 
 
-def distances_per_query(engine: FANNG, q: Tensor, k: int, ef: int) -> float:
-    """Distance computations of one query on average."""
-    before = engine.stats()
-    engine.search(q, k, ef=ef)
-    after = engine.stats()
-    return (after["distances"] - before["distances"]) / (after["queries"] - before["queries"])
-
-
 def sgemm_rate(threads: int, size: int = 2048) -> float:
     """Floating-point operations per second of torch's matrix product."""
     used = torch.get_num_threads()
@@ -185,37 +177,3 @@ def resident_bytes() -> int:
     """Memory of this process, where the system tells."""
     status = Path("/proc/self/statm")
     return int(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if status.exists() else 0
-
-
-def circumstances(threads: int, seed: int) -> Row:
-    """What a reader needs to repeat a row."""
-    try:
-        commit = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        commit = ""
-    words = [Path(word).name if word.startswith("/") else word for word in sys.argv]
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}"
-    return {"commit": commit, "command": shlex.join(words), "seed": seed, "machine": machine, "threads": threads}
-
-
-def append_rows(path: Path, rows: list[Row]) -> None:
-    """Add rows to a CSV file, which is complete at every moment."""
-    old: list[Row] = []
-    if path.exists():
-        with path.open(newline="", encoding="utf-8") as file:
-            old = list(csv.DictReader(file))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".csv.part")
-    with part.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(dict.fromkeys(key for row in [*old, *rows] for key in row)))
-        writer.writeheader()
-        writer.writerows([*old, *rows])
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)

@@ -1,1 +1,1 @@
-"""Losses compared under one protocol."""
+"""Losses compared under the same conditions."""

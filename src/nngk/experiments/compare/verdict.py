@@ -1,12 +1,13 @@
 """What a comparison says: a CSV of its runs, a Markdown table, a plot, and which differences are within noise."""
 
-import csv
-import io
 import math
 from pathlib import Path
-from statistics import fmean, stdev
-from typing import Any, NamedTuple
+from statistics import fmean
+from typing import Any
 
+from nngk.errors import MissingExtra
+from nngk.experiments.record.csv_rows import write_rows
+from nngk.experiments.record.seeds import Score, score_over_seeds, within_noise
 from nngk.files import write_atomically
 from nngk.progress import say
 
@@ -16,24 +17,10 @@ SHOWN = {
 }
 PRIMARY = {"metric": "recall@1", "classify": "accuracy"}
 LESS_IS_MORE = {"calibration_error"}
-# Two-sided 95% points of Student's t, by degrees of freedom; between two of them the smaller, which claims less.
-STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 8: 2.306, 10: 2.228, 15: 2.131, 30: 2.042}
-
-
-class Score(NamedTuple):
-    """Mean and standard deviation over seeds; no deviation from one seed."""
-
-    mean: float
-    deviation: float | None
-    seeds: int
-
-    def __str__(self) -> str:
-        spread = "" if self.deviation is None else f" ± {100 * self.deviation:.2f}"
-        return f"{100 * self.mean:.2f}{spread}"
 
 
 def summarise(rows: list[dict[str, Any]], metrics: tuple[str, ...]) -> dict[str, dict[str, Score]]:
-    """Scores of every loss, over its seeds that finished.
+    """Return the scores of every loss, over its seeds that finished.
 
     >>> rows = [{"loss": "a", "nmi": 0.5}, {"loss": "a", "nmi": 0.7}]
     >>> str(summarise(rows, ("nmi",))["a"]["nmi"])
@@ -42,45 +29,27 @@ def summarise(rows: list[dict[str, Any]], metrics: tuple[str, ...]) -> dict[str,
     out: dict[str, dict[str, Score]] = {}
     for loss in dict.fromkeys(row["loss"] for row in rows):
         mine = [row for row in rows if row["loss"] == loss and "error" not in row]
-        scores = {}
-        for metric in metrics:
-            values = [float(row[metric]) for row in mine if metric in row]
-            if values:
-                scores[metric] = Score(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
-        out[loss] = scores
+        found = {m: score_over_seeds([float(row[m]) for row in mine if m in row]) for m in metrics}
+        out[loss] = {metric: score for metric, score in found.items() if score is not None}
     return out
 
 
-def within_noise(a: Score, b: Score) -> bool | None:
-    """Whether Welch's test at 95% sees no difference between two means; None where there is one seed only.
-
-    >>> within_noise(Score(0.5, 0.01, 3), Score(0.51, 0.01, 3)), within_noise(Score(0.5, 0.01, 3), Score(0.6, 0.01, 3))
-    (True, False)
-    """
-    if a.deviation is None or b.deviation is None:
-        return None
-    parts = [s.deviation**2 / s.seeds for s in (a, b) if s.deviation is not None]
-    variance = sum(parts)
-    if variance == 0:
-        return a.mean == b.mean
-    freedom = variance**2 / sum(part**2 / (s.seeds - 1) for part, s in zip(parts, (a, b)))
-    critical = STUDENT[max(df for df in STUDENT if df <= max(1.0, freedom))]
-    return abs(a.mean - b.mean) <= critical * math.sqrt(variance)
-
-
 def verdict(scores: dict[str, dict[str, Score]], metric: str) -> str:
-    """One paragraph: who is best by ``metric``, who cannot be told from it, and who is behind."""
+    """Return a paragraph: which loss is best by ``metric``, which cannot be told from it, and which are behind."""
     found = {loss: mine[metric] for loss, mine in scores.items() if metric in mine}
     if len(found) < 2:
         return f"There is nothing to compare by {metric}."
     best = max(found, key=lambda loss: found[loss].mean)
     text = f"By {metric}, '{best}' is highest with {found[best]}."
-    others = {loss: within_noise(found[best], score) for loss, score in found.items() if loss != best}
+    try:
+        others = {loss: within_noise(found[best], score) for loss, score in found.items() if loss != best}
+    except MissingExtra as error:
+        return f"{text} {error}"
     near = [loss for loss, noise in others.items() if noise]
     behind = [loss for loss, noise in others.items() if noise is False]
     unknown = [loss for loss, noise in others.items() if noise is None]
     if near:
-        text += f" Within noise of it (Welch's test at 95%, degrees of freedom rounded down): {', '.join(near)}."
+        text += f" Within noise of it (Welch's test at 95%): {', '.join(near)}."
     if behind:
         text += f" Behind it by more than noise: {', '.join(behind)}."
     if unknown:
@@ -92,7 +61,7 @@ def verdict(scores: dict[str, dict[str, Score]], metric: str) -> str:
 
 
 def markdown(rows: list[dict[str, Any]], task: str) -> str:
-    """The table, best loss first, and what can be said of it."""
+    """Return the table, best loss first, and the verdict on it."""
     metrics = tuple(m for m in SHOWN[task] if any(m in row for row in rows))
     scores = summarise(rows, metrics)
     primary = PRIMARY[task]
@@ -114,7 +83,7 @@ def markdown(rows: list[dict[str, Any]], task: str) -> str:
     head = (
         f"# Losses compared on {facts['data']}\n\nNetwork {facts['network']}, {facts['dim']} dimensions. Test scores "
         "in per cent, mean ± standard deviation over seeds; the epoch is chosen by validation, and the test part is "
-        "looked at once a run.\n"
+        "looked at once per run.\n"
     )
     failed = [f"- {row['loss']}, seed {row['seed']}: {row['error']}" for row in rows if "error" in row]
     tail = [verdict(scores, metric) for metric in (primary, "map@r") if metric in metrics]
@@ -123,14 +92,10 @@ def markdown(rows: list[dict[str, Any]], task: str) -> str:
     return head + "\n" + "\n".join(lines) + "\n\n" + "\n\n".join(tail) + "\n"
 
 
-def write_report(folder: Path, rows: list[dict[str, Any]], task: str) -> None:
-    """``runs.csv``, ``comparison.md`` and, where matplotlib is installed, ``comparison.png``."""
-    table = io.StringIO()
-    writer = csv.DictWriter(table, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+def write_verdict(folder: Path, rows: list[dict[str, Any]], task: str) -> None:
+    """Write ``runs.csv``, ``comparison.md`` and, where matplotlib is installed, ``comparison.png``."""
     text = markdown(rows, task)
-    write_atomically(folder / "runs.csv", lambda part: part.write_text(table.getvalue(), encoding="utf-8"))
+    write_rows(folder / "runs.csv", rows)
     write_atomically(folder / "comparison.md", lambda part: part.write_text(text, encoding="utf-8"))
     try:
         write_atomically(folder / "comparison.png", lambda part: plot(rows, task, part))
@@ -139,7 +104,7 @@ def write_report(folder: Path, rows: list[dict[str, Any]], task: str) -> None:
 
 
 def plot(rows: list[dict[str, Any]], task: str, path: Path) -> None:
-    """Mean and deviation of the main scores, with the seeds as grey dots."""
+    """Draw mean and deviation of the main scores, with the seeds as grey dots."""
     from matplotlib.figure import Figure
 
     metrics = [m for m in (PRIMARY[task], "map@r", "nmi") if any(m in row for row in rows)]

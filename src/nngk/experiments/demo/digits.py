@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
-from nngk.data import ImageTable, read_images, split
+from nngk import Model, Settings, evaluate, read_images, train
+from nngk.data import ImageTable, split
 from nngk.errors import MissingExtra
-from nngk.metrics import evaluate
-from nngk.model import Answer, Model
+from nngk.experiments.record import read_log
+from nngk.model import Answer
 from nngk.progress import say
-from nngk.training.loop import train
-from nngk.training.settings import Settings
 
 NEW = ("8", "9")
 SHOWN = 5  # pictures of each new class
@@ -39,7 +39,7 @@ SETTINGS = Settings(
 
 @dataclass
 class Demonstration:
-    """Everything the page shows."""
+    """Everything that the page shows."""
 
     model: Model
     table: ImageTable  # all ten digits
@@ -55,7 +55,7 @@ class Demonstration:
         return [self.table.class_names[self.table.labels[row]] for row in self.asked]
 
     def scores(self) -> dict[str, float]:
-        """The figures of the demonstration, as fractions."""
+        """Return the figures of the demonstration, as fractions."""
         truth = self.truth()
         known = np.array([name not in NEW for name in truth])
         unknown = np.array([answer.unknown for answer in self.before])
@@ -68,7 +68,7 @@ class Demonstration:
 
 
 def demonstrate(out: Path, settings: Settings = SETTINGS) -> Demonstration:
-    """Write the digits as an image folder, train, evaluate, add classes, ask."""
+    """Write the digits as an image folder, train, evaluate, add classes, and classify."""
     table = read_images(write_digits(out / "digits"))
     is_new = np.isin(table.labels, [table.class_names.index(name) for name in NEW])
     known = table.select(~is_new).compact()
@@ -93,14 +93,12 @@ def demonstrate(out: Path, settings: Settings = SETTINGS) -> Demonstration:
         model.add(name, [table.paths[i] for i in shown if table.class_names[table.labels[i]] == name])
     after = model.answers(embeddings)
     model.save(out / "model")
-    log = _read_log(out / "model" / "run" / "log.jsonl")
+    log = read_log(out / "model")
     return Demonstration(model, table, shown, asked, embeddings, before, after, retrieval, log)
 
 
 def write_digits(folder: Path) -> Path:
-    """scikit-learn's 1,797 handwritten digits, 8 x 8 pixels, as a folder with a sub-folder a class."""
-    from PIL import Image
-
+    """Write scikit-learn's 1,797 handwritten digits of 8 x 8 pixels into a folder with one sub-folder per class."""
     try:
         from sklearn.datasets import load_digits
     except ImportError:
@@ -113,18 +111,12 @@ def write_digits(folder: Path) -> Path:
     return folder
 
 
-def _read_log(path: Path) -> list[dict[str, Any]]:
-    import json
-
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
 def _accuracy(answers: list[Answer], truth: list[str], chosen: np.ndarray | None = None) -> float:
     right = np.array([answer.label == name for answer, name in zip(answers, truth)])
     return float(right.mean() if chosen is None else right[chosen].mean())
 
 
 def _auroc(positive: np.ndarray, negative: np.ndarray) -> float:
-    """The chance that a positive scores above a negative; ties count half."""
+    """Return the chance that a positive scores above a negative; ties count half."""
     difference = positive[:, None] - negative[None]
     return float((difference > 0).mean() + (difference == 0).mean() / 2)

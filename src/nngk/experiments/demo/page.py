@@ -19,7 +19,7 @@ COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#9c755f", "#e
 
 
 def require_page() -> None:
-    """Say what the page lacks before anything is trained for it."""
+    """Raise MissingExtra if the page cannot be written, before anything is trained for it."""
     for package in ("jinja2", "matplotlib"):
         if find_spec(package) is None:
             raise MissingExtra(package, "demo", "The page of the demonstration")
@@ -49,7 +49,7 @@ def write_page(demo: Demonstration, path: Path, seconds: float) -> None:
 
 
 def curves(log: list[dict[str, Any]]) -> str:
-    """Loss and validation accuracy by epoch, as SVG."""
+    """Return loss and validation accuracy by epoch, as SVG."""
     plt = _pyplot()
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 2.7), constrained_layout=True)
     epochs = [row["epoch"] for row in log]
@@ -64,7 +64,7 @@ def curves(log: list[dict[str, Any]]) -> str:
 
 
 def embedding_map(demo: Demonstration) -> str:
-    """t-SNE of the asked images' embeddings, each drawn as its digit, as SVG."""
+    """Return the t-SNE of the asked images' embeddings, each drawn as its digit, as SVG."""
     from sklearn.manifold import TSNE
 
     plt = _pyplot()
@@ -81,7 +81,7 @@ def embedding_map(demo: Demonstration) -> str:
 
 
 def examples(demo: Demonstration, each: int = 2) -> list[dict[str, Any]]:
-    """Answers worth looking at: some of the new digits, some of the trained ones, and mistakes if there are any."""
+    """Return answers worth looking at: some of the new digits, some of the trained ones, and mistakes if any."""
     truth = demo.truth()
     right = [answer.label == name for answer, name in zip(demo.after, truth)]
     new = [i for i, name in enumerate(truth) if name in NEW and right[i]]
@@ -115,7 +115,7 @@ def _example(demo: Demonstration, i: int, truth: str) -> dict[str, Any]:
 
 
 def thumbnail(path: Path, side: int = 64) -> str:
-    """An image as a data address, enlarged without smoothing."""
+    """Return an image as a data address, enlarged without smoothing."""
     with Image.open(path) as image:
         small = image.convert("L").resize((side, side), Image.Resampling.NEAREST)
     buffer = io.BytesIO()

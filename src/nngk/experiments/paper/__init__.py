@@ -1,4 +1,4 @@
-"""The paper's tables and figures, run from one call and put beside the published figures."""
+"""The paper's tables and figures: run by name, and reported beside the published figures."""
 
 from nngk.experiments.paper.runner import run_experiments
 

@@ -19,7 +19,7 @@ from nngk.training.feed import image_feed
 
 
 def untrained(job: Job) -> dict[str, Any]:
-    """The kernel classifier on a network as it came, with σ tuned on the validation part and all weights one."""
+    """Return the figures of the kernel classifier on an untrained network, with σ tuned on the validation part."""
     started = time.perf_counter()
     s, device = job.settings, pick_device(job.settings.device)
     torch.manual_seed(job.seed)

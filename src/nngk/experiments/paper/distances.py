@@ -9,12 +9,11 @@ from torch import Tensor
 
 from nngk.data import split
 from nngk.experiments.paper.known_classes import curve_trial
-from nngk.experiments.paper.store import read_rows, write_rows
 from nngk.experiments.paper.trial import Experiment, Job, Trial, View
+from nngk.experiments.record import epochs, read_rows, write_rows
 from nngk.progress import say
 from nngk.training.build import build_run
 from nngk.training.finish import finish
-from nngk.training.loop import train_epoch
 from nngk.training.run import Run
 from nngk.training.validation import leave_one_out_neighbours, run_sigma
 
@@ -28,12 +27,12 @@ class Moment:
     """Where the training examples stood after some epochs."""
 
     epoch: int
-    squared: Tensor  # (n, NEAREST) to the nearest centres of that moment, own centre left out
+    squared: Tensor  # (n, NEAREST) to the nearest centres of that moment, without the own centre
     sigma: float | None = None
 
 
 def watched_training(job: Job) -> dict[str, Any]:
-    """Train without stopping early, looking at the neighbourhoods on the way; the curves go to their own file."""
+    """Train without stopping early and look at the neighbourhoods on the way; the curves go to their own file."""
     started = time.perf_counter()
     lr = job.trial.rates[0] if job.trial.rates else job.settings.lr
     s = replace(job.settings, lr=lr, patience=0)
@@ -41,9 +40,7 @@ def watched_training(job: Job) -> dict[str, Any]:
     run = build_run(split(job.table, s.task, s.val_fraction, s.test_fraction, job.seed), s, job.folder)
     run.begin()
     moments = [_look(run)]
-    for epoch in range(1, s.epochs + 1):
-        loss, _ = train_epoch(run, lambda: False, started)
-        run.at = replace(run.at, epoch=epoch, batch=0, loss_sum=0.0)
+    for epoch, loss in enumerate(epochs(run), 1):
         say(f"epoch {epoch:>3}  loss {loss:.4f}")
         if moments[0].sigma is None:
             moments[0].sigma = run_sigma(run)  # σ is tuned in the first step, on the bank of this first moment
@@ -63,7 +60,7 @@ def _look(run: Run) -> Moment:
 
 
 def curve(moment: Moment) -> list[dict[str, float]]:
-    """Mean distance and mean kernel value by rank of the neighbour.
+    """Return mean distance and mean kernel value by rank of the neighbour.
 
     >>> moment = Moment(0, torch.tensor([[0.0, 4.0], [0.0, 16.0]]), sigma=1.0)
     >>> [row["distance"] for row in curve(moment)]

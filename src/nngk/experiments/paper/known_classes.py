@@ -9,8 +9,8 @@ NETWORKS = {"alexnet": "AlexNet", "vgg16": "VGG16", "resnet50": "ResNet50"}
 CLASSES = {"cub200": 200, "flowers102": 102, "cars196": 196, "leafsnap": 184}
 DATASETS = {"flowers102": "Oxford 102 Flowers", "cars196": "Stanford Cars196", "leafsnap": "Leafsnap Field"}
 LOSSES = ("softmax", "nngk")
-EXAMPLES = (2, 4, 8, 12, 16, 0)  # a class has about 24 once validation images are taken; 0: all of them
-STEPS = 750  # of a point of our curves, about, whatever its number of images
+EXAMPLES = (2, 4, 8, 12, 16, 0)  # per class, which has about 24 after the validation images are taken; 0: all
+STEPS = 750  # about as many for every point of our curves, whatever its number of images
 # The rate of all points of a loss's curve, chosen from three on validation images: GoogLeNet's on birds with all of the
 # training images, ResNet50's on Flowers (results/fine-grained.csv), which serve the networks that have none.
 CURVE_RATES = {"googlenet": {"softmax": 3e-4, "nngk": 1e-4}, "resnet50": {"softmax": 3e-5, "nngk": 1e-4}}
@@ -18,7 +18,7 @@ NEIGHBOURS = (5, 10, 25, 50, 100, 200, 400)
 
 
 def classify_trial(preset: str, dataset: str, network: str, loss: str = "nngk", variant: str = "") -> Trial:
-    """A classification of a whole dataset."""
+    """Return the trial that classifies a whole dataset."""
     rates = classify_rates(preset, loss)
     return Trial(dataset, network, classify_settings(preset, network, loss, CLASSES[dataset]), variant, rates)
 
@@ -57,9 +57,9 @@ def _neighbours(preset: str, network: str) -> list[Trial]:
 
 
 def curve_trial(preset: str, network: str, examples: int = 0, loss: str = "nngk") -> Trial:
-    """A point of a curve on birds: one learning rate for all of it, so that points differ by what the axis says alone.
+    """Return the trial of one point of a curve on birds, with one learning rate for the whole curve.
 
-    Our recipe gives them all about as many steps: many epochs of few images would else be few steps.
+    Our recipe gives every point about as many steps; the same number of epochs would be few steps for few images.
     """
     trial = classify_trial(preset, "cub200", network, loss)
     if preset == "paper":
@@ -91,11 +91,11 @@ FINE_GRAINED = Experiment(
 )
 EXAMPLES_PER_CLASS = Experiment(
     "examples-per-class",
-    "Training images a class",
+    "Training images per class",
     "Figure 3",
     "How accuracy on birds falls when training images are scarce: the kernels' lead is largest there.",
     _examples,
-    View("curves", ("accuracy",), "examples", "training images a class"),
+    View("curves", ("accuracy",), "examples", "training images per class"),
     "vgg16",
 )
 NEIGHBOURHOOD = Experiment(

@@ -1,6 +1,7 @@
 """The map of unseen classes and the galleries of what was found, from what the experiment left."""
 
 import base64
+import colorsys
 import io
 import math
 from dataclasses import dataclass
@@ -39,17 +40,17 @@ class EmbeddingFile:
         return self.arrays["labels"]
 
     def name_of(self, row: int) -> str:
-        """The class of a picture, as people write it: '101.White_Pelican' is White Pelican."""
+        """Return the class of a picture as people write it: '101.White_Pelican' is White Pelican."""
         name = str(self.arrays["class_names"][self.labels[row]])
         return name.split(".", 1)[-1].replace("_", " ") if name[:1].isdigit() else name.replace("_", " ")
 
     def sheet(self, kind: str) -> Image.Image | None:
-        """The small copies of the pictures, where they are at hand."""
+        """Return the small copies of the pictures; None where they are not at hand."""
         path = self.path.parent / "pictures" / f"{self.path.stem}-{kind}.jpg"
         return Image.open(path).convert("RGB") if path.exists() else None
 
     def gallery(self) -> list[list[Found]]:
-        """Query first, then what was found, nearest first; a row a query."""
+        """Return one row per query: the query, then what was found, nearest first."""
         rows = []
         width = 1 + self.arrays["found"].shape[1]
         for place, (query, found) in enumerate(zip(self.arrays["queries"], self.arrays["found"])):
@@ -63,20 +64,20 @@ class EmbeddingFile:
         return rows
 
     def coordinates(self) -> np.ndarray | None:
-        """The t-SNE map (n, 2); computed once, where scikit-learn is installed, and kept in the file."""
+        """Return the t-SNE map (n, 2), computed once and kept in the file; None where scikit-learn is not installed."""
         if "xy" not in self.arrays:
             try:
                 self.arrays["xy"] = layout(self.arrays["components"].astype(np.float32))
             except MissingExtra as error:
                 say(f"No map: {error}")
                 return None
-            del self.arrays["components"]  # the larger part of the file has served
+            del self.arrays["components"]  # the larger part of the file, which nobody needs any more
             write_arrays(self.path, self.arrays)
         return self.arrays["xy"]
 
 
 def read_embedding(results: Path, group: Group) -> EmbeddingFile | None:
-    """The file of a trial's run; None where it is not at hand."""
+    """Return the file of a trial's run; None where it is not at hand."""
     path = results / FOLDER / f"{group.dataset}-{group.rows[0]['key']}.npz"
     if not path.exists():
         return None
@@ -88,7 +89,7 @@ def read_embedding(results: Path, group: Group) -> EmbeddingFile | None:
 
 
 def layout(components: np.ndarray) -> np.ndarray:
-    """t-SNE of principal components, scaled into the unit square."""
+    """Return the t-SNE of principal components, scaled into the unit square."""
     try:
         from sklearn.manifold import TSNE
     except ImportError:
@@ -102,7 +103,7 @@ def layout(components: np.ndarray) -> np.ndarray:
 
 
 def picture_map(xy: np.ndarray, sheet: Image.Image, tile: int = TILE) -> Image.Image:
-    """Thumbnails at their places on the map, as many as do not hide each other."""
+    """Return thumbnails at their places on the map, as many as do not hide each other."""
     across = sheet.width // TILE
     canvas = Image.new("RGB", (WIDTH, HEIGHT), "white")
     taken: set[tuple[int, int]] = set()
@@ -119,7 +120,7 @@ def picture_map(xy: np.ndarray, sheet: Image.Image, tile: int = TILE) -> Image.I
 
 
 def dot_map(xy: np.ndarray, labels: np.ndarray) -> Image.Image:
-    """The same map with a coloured dot for each image: it shows the classes, and nobody's pictures."""
+    """Return the same map with a coloured dot per image, which shows the classes and nobody's pictures."""
     scale = 2  # drawn larger and shrunk: smooth dots
     canvas = Image.new("RGB", (WIDTH * scale, HEIGHT * scale), "white")
     draw = ImageDraw.Draw(canvas)
@@ -132,9 +133,7 @@ def dot_map(xy: np.ndarray, labels: np.ndarray) -> Image.Image:
 
 
 def _colours(count: int) -> list[tuple[int, int, int]]:
-    """Colours far apart: hues by the golden angle, in three strengths."""
-    import colorsys
-
+    """Return colours that are far apart: hues by the golden angle, in three strengths."""
     out = []
     for i in range(count):
         r, g, b = colorsys.hls_to_rgb(i * 0.618034 % 1, (0.45, 0.6, 0.35)[i % 3], (0.75, 0.6, 0.85)[i // 3 % 3])
@@ -143,12 +142,12 @@ def _colours(count: int) -> list[tuple[int, int, int]]:
 
 
 def data_uri(image: Image.Image, form: str = "JPEG") -> str:
-    """An image as text that a page can hold."""
+    """Return an image as text that a page can hold."""
     return f"data:image/{form.lower()};base64," + base64.b64encode(encoded(image, form)).decode()
 
 
 def encoded(image: Image.Image, form: str) -> bytes:
-    """The bytes of an image file."""
+    """Return the bytes of an image file."""
     buffer = io.BytesIO()
     if form == "PNG":
         image.quantize(128).save(buffer, format="PNG", optimize=True)
@@ -158,6 +157,6 @@ def encoded(image: Image.Image, form: str) -> bytes:
 
 
 def tile_position(tile: int, sheet: Image.Image) -> tuple[int, int]:
-    """Left and top of a gallery tile on its sheet."""
+    """Return left and top of a gallery tile on its sheet."""
     across = sheet.width // LARGE_TILE
     return tile % across * LARGE_TILE, tile // across * LARGE_TILE

@@ -1,15 +1,11 @@
 """The report as Markdown, for a repository's pages."""
 
-from typing import TYPE_CHECKING
-
+from nngk.experiments.paper.sections import Section, map_name
 from nngk.experiments.paper.tables import Cell, Table
 
-if TYPE_CHECKING:
-    from nngk.experiments.paper.report import Section
 
-
-def to_markdown(sections: "list[Section]", figures: str) -> str:
-    """All sections; figures are linked from the folder ``figures``."""
+def to_markdown(sections: list[Section], figures: str) -> str:
+    """Return all sections as Markdown, with links to the figures in the folder ``figures``."""
     lines = [
         "# The paper's experiments",
         "",
@@ -29,9 +25,7 @@ def to_markdown(sections: "list[Section]", figures: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _section(section: "Section", figures: str) -> list[str]:
-    from nngk.experiments.paper.report import map_name
-
+def _section(section: Section, figures: str) -> list[str]:
     if not section.groups:
         return [f"Not run. Run it with `{section.command}`."]
     lines = ["**A trial on generated pictures (`--quick`), not a result.**", ""] if section.quick else []
@@ -44,14 +38,14 @@ def _section(section: "Section", figures: str) -> list[str]:
     for table in section.tables:
         lines += [f"**{table.caption}**", "", *table_lines(table), ""]
     lines += [f"Failed: {failure}" for failure in section.failures]
-    commits = ", ".join(sorted({f"`{row['commit'][:10]}`" for row in section.rows if row.get("commit")}))
+    commits = ", ".join(f"`{commit}`" for commit in sorted(section.commits))
     count = f"{len(section.rows)} run{'s' if len(section.rows) > 1 else ''}"
     lines.append(f"{count}, {section.seconds / 60:.1f} minutes, commit {commits}.")
     return lines
 
 
 def table_lines(table: Table) -> list[str]:
-    """A Markdown table.
+    """Return the lines of a Markdown table.
 
     >>> table_lines(Table("", ["a", "b"], [[Cell("x", number=False), Cell("1", "+2")]], ["best"]))
     ['| a | b |', '|---|--:|', '| x | 1 (+2) |']

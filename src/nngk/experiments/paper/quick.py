@@ -14,7 +14,7 @@ CLASSES, IMAGES, SIDE = 8, 10, 16
 
 
 def quick_table(folder: Path, dataset: str, task: str) -> ImageTable:
-    """Coloured gratings, a direction and a colour for each class, split as the real dataset would be."""
+    """Return coloured gratings, with a direction and a colour per class, split as the real dataset would be."""
     folder.mkdir(parents=True, exist_ok=True)
     paths, labels, splits = [], [], []
     for label in range(CLASSES):
@@ -33,7 +33,7 @@ def quick_table(folder: Path, dataset: str, task: str) -> ImageTable:
 
 
 def shrink(trial: Trial) -> Trial:
-    """The same trial with a network and a budget for gratings of 16 pixels."""
+    """Return the same trial with a budget for gratings of 16 pixels."""
     s = trial.settings
     small = replace(
         s,

@@ -1,32 +1,22 @@
-"""Running experiments: what is there is run, what is done is not run again, what was cut goes on."""
+"""Running experiments: what is finished is not run again, what was interrupted goes on, what lacks data is left out."""
 
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from nngk import __version__
+from nngk import InputError
 from nngk.device import cpu_count, pick_device
-from nngk.errors import InputError
-from nngk.experiments.compare.compare import source_commit
-from nngk.experiments.paper.experiments import EXPERIMENTS, find_experiment
-from nngk.experiments.paper.protocol import train_and_test
+from nngk.experiments.paper.contents import EXPERIMENTS, find_experiment
 from nngk.experiments.paper.quick import shrink
+from nngk.experiments.paper.results import choices_of, finished_row, is_same_run, settings_text, trial_key
 from nngk.experiments.paper.sources import Sources
-from nngk.experiments.paper.store import (
-    choices_of,
-    finished_row,
-    is_same_run,
-    machine,
-    put_row,
-    settings_text,
-    trial_key,
-)
+from nngk.experiments.paper.train_and_test import train_and_test
 from nngk.experiments.paper.trial import Experiment, Job, Trial
+from nngk.experiments.record import attempt, provenance, source_commit
+from nngk.experiments.record.csv_rows import put_row
+from nngk.experiments.record.provenance import COLUMNS
 from nngk.progress import say
-from nngk.training.loop import Interrupted
 from nngk.training.presets import require_preset
 
 RESULTS, WORK = Path("results"), Path("runs/paper")
@@ -34,8 +24,7 @@ QUICK = Path("runs/paper-quick")
 # Figures are fractions in the library and in the rows; the report speaks of per cent.
 SHARED = ("recall@1", "recall@2", "recall@4", "recall@8", "r_precision", "map@r", "nmi")
 FIGURES = ("accuracy", "top5_accuracy", "calibration_error", *SHARED)
-ORIGIN = ("commit", "command", "machine", "device", "finished")
-SHARED_RUN = ("wide_run", "wide_seconds")  # of a size that was cut from a wider run: its key and its time, in 'seconds'
+SHARED_RUN = ("wide_run", "wide_seconds")  # key and seconds of the wider run that a size was cut from
 FACTS = ("epochs", "lr", "val_score", "train_sigma", "last_loss", "seconds", "selection_seconds", *SHARED_RUN)
 
 
@@ -54,15 +43,15 @@ def run_experiments(
     only: Mapping[str, Iterable[str]] | None = None,
     commit: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Run experiments of the paper by name ('all' for all); returns the rows, also written to ``results/NAME.csv``.
+    """Run experiments of the paper by name ('all' for all); return the rows, also written to ``results/NAME.csv``.
 
     Args:
         data: folder of the datasets, as packs or in their official layouts.
         weights: folder of weights files, or 'imagenet' for the library's downloads.
-        preset: 'paper', 'best', 'both', or 'frozen': our recipe where there is no GPU, the network left as it came.
+        preset: 'paper', 'best', 'both', or 'frozen': our recipe without a GPU, with the network left untrained.
         seeds: runs of each trial, with the seeds 0, 1, …
         work: folder of checkpoints, models and decoded images.
-        quick: generated pictures and a small network: the code's path, not the paper's figures.
+        quick: whether to run on generated pictures with a small network, which tests the code and gives no results.
         network: takes the place of the paper's network where an experiment has a single one.
         only: columns and the values to keep, such as ``{"dim": ["64"]}``.
         commit: the source's commit, where git is not there to ask.
@@ -77,7 +66,7 @@ def run_experiments(
         sources,
         results=results_folder(results, quick),
         device=pick_device(device).type,
-        commit=commit or source_commit() or "unknown",
+        commit=commit or source_commit(),
         options=["--network", network] if network else [],
     )
     plans = [plan for e in chosen for p in presets for plan in runner.plans(e, p, network, only or {})]
@@ -86,13 +75,15 @@ def run_experiments(
     rows = []
     for experiment in chosen:
         mine = [plan for plan in plans if plan.experiment is experiment]
-        for seed in range(1 if experiment.one_seed else seeds):  # seed by seed: what is cut has whole ones
+        for seed in range(
+            1 if experiment.one_seed else seeds
+        ):  # seed by seed, so that an interrupted call has whole ones
             rows += [runner.run(plan, seed) for plan in mine]
     return rows
 
 
 def results_folder(given: str | Path | None, quick: bool) -> Path:
-    """Where rows are written: the folder that was given, else that of real or of quick runs.
+    """Return the folder of the rows: the one that was given, else that of real or of quick runs.
 
     >>> results_folder(None, quick=False).name
     'results'
@@ -110,7 +101,7 @@ class Plan:
         network, weights = sources.network(trial.network, trial.start)
         s = self.trial.settings
         self.settings = replace(s, network=network, weights=weights)
-        if s.wide == s.dim:  # as wide as it is kept: nothing is cut, and it is the same run
+        if s.wide == s.dim:  # nothing is cut: it is the same run as one without 'wide'
             self.settings = replace(self.settings, wide=None, whiten=0.0)
         self.key = trial_key(self.trial, self.settings)
 
@@ -134,7 +125,7 @@ class Runner:
     def plans(
         self, experiment: Experiment, preset: str, network: str | None, only: Mapping[str, Iterable[str]]
     ) -> list[Plan]:
-        """The trials for which data and weights are at hand; the others are said to be left out, and why."""
+        """Return the trials whose data and weights are at hand; say why the others are left out."""
         found = []
         for trial in experiment.trials(preset, network):
             if not _wanted(trial, only):
@@ -148,7 +139,7 @@ class Runner:
         return found
 
     def run(self, plan: Plan, seed: int) -> dict[str, Any]:
-        """The row of one trial and seed: read, copied from an experiment that shares the run, or made."""
+        """Return the row of one trial and seed: read, copied from an experiment that shares the run, or made."""
         name, job = plan.experiment.name, self._job(plan, seed)
         row = self._row(plan, seed)
         done = finished_row(self.results, name, plan.key, seed, plan.preset)
@@ -156,11 +147,11 @@ class Runner:
         if done is not None and all(file.exists() for file in files):
             if is_same_run(done, row):
                 return dict(done)
-            row |= {key: done[key] for key in (*FIGURES, *FACTS, *ORIGIN) if done.get(key)}
+            row |= {key: done[key] for key in (*FIGURES, *FACTS, *COLUMNS) if done.get(key)}
         else:
             say(f"{name}, {plan.preset}: {plan}, seed {seed}")
             row |= self._figures(job)
-        put_row(self.results / f"{name}.csv", row)
+        put_row(self.results / f"{name}.csv", row, is_same_run)
         return row
 
     def _job(self, plan: Plan, seed: int) -> Job:
@@ -172,14 +163,9 @@ class Runner:
         return Job(plan.trial, settings, plan.table, seed, 0, plan.key, work, self.results, known)
 
     def _figures(self, job: Job) -> dict[str, Any]:
-        try:
-            figures = (job.trial.execute or train_and_test)(job)
-        except Interrupted:
-            raise Interrupted("Stopped, with everything saved. Go on with the same command.") from None
-        except InputError as error:  # a recipe that diverges is a result; the others go on
-            say(f"failed: {error}")
-            return {"error": str(error)}
-        return {key: _rounded(figures[key]) for key in (*FIGURES, *FACTS) if figures.get(key) is not None}
+        execute = job.trial.execute or train_and_test
+        figures = attempt(lambda: execute(job))
+        return {key: _rounded(figures[key]) for key in (*FIGURES, *FACTS, "error") if figures.get(key) is not None}
 
     def _row(self, plan: Plan, seed: int) -> dict[str, Any]:
         s, t = plan.settings, plan.trial
@@ -197,11 +183,7 @@ class Runner:
             "seed": seed,
             "quick": "yes" if self.sources.quick else None,
             **dict.fromkeys((*FIGURES, *FACTS)),
-            "finished": datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
-            "version": __version__,
-            "commit": self.commit,
-            "command": shlex.join(words),
-            **machine(pick_device(self.device)),
+            **provenance(self.device, self.commit, words),
             "key": plan.key,
             "settings": settings_text(s),
             "error": None,

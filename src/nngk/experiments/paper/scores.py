@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.resources import files
-from statistics import fmean, stdev
 
-from nngk.experiments.compare.verdict import Score
-from nngk.experiments.paper.store import Row
+from nngk.experiments.record import Row
+from nngk.experiments.record.seeds import Score, score_over_seeds
 
 SHOWN = {
     "recall@1": "R@1",
@@ -45,13 +44,12 @@ class Group:
         return len(self.done)
 
     def score(self, metric: str) -> Score | None:
-        """Mean and deviation of a metric, a fraction; None where no run has it."""
-        values = [float(row[metric]) for row in self.done if row.get(metric)]
-        return Score(fmean(values), stdev(values) if len(values) > 1 else None, len(values)) if values else None
+        """Return mean and deviation of a metric as fractions; None where no run has it."""
+        return score_over_seeds([float(row[metric]) for row in self.done if row.get(metric)])
 
 
 def group_rows(rows: Iterable[Row]) -> list[Group]:
-    """Rows by trial. Where settings have changed between runs, only those of the latest settings count.
+    """Group rows by trial. Where settings have changed between runs, only those of the latest settings count.
 
     >>> rows = [{"dim": "64", "seed": "0", "key": "a", "finished": "1"}, {"dim": "64", "seed": "1", "key": "b"}]
     >>> [len(group.rows) for group in group_rows(rows)]
@@ -69,13 +67,13 @@ def group_rows(rows: Iterable[Row]) -> list[Group]:
 
 @lru_cache
 def published_rows() -> tuple[Row, ...]:
-    """The paper's printed figures, in per cent."""
+    """Return the paper's printed figures, in per cent."""
     text = files("nngk.experiments.paper").joinpath("published.csv").read_text(encoding="utf-8")
     return tuple(csv.DictReader(text.splitlines()))
 
 
 def published(experiment: str, metric: str, **where: str) -> Row | None:
-    """The row of one printed figure.
+    """Return the row of one printed figure; None where the paper has none.
 
     >>> published("birds-metric", "recall@1", method="nngk", dim="64")["value"]
     '51.15'
@@ -85,7 +83,7 @@ def published(experiment: str, metric: str, **where: str) -> Row | None:
 
 
 def comparable(network: str, printed: Row) -> bool:
-    """Whether a printed figure is of the same network; where the paper names none, any may be held against it.
+    """Return whether a printed figure is of the same network; where the paper names none, any may stand beside it.
 
     >>> comparable("googlenet-bvlc", {"network": "GoogLeNet"}), comparable("resnet50-v1", {"network": "VGG16"})
     (True, False)

@@ -1,4 +1,4 @@
-"""One training run for all embedding sizes: trained wide once a seed, then cut to each of them."""
+"""One training run for all embedding sizes: trained wide once per seed, then cut to each of them."""
 
 import time
 from dataclasses import replace
@@ -7,20 +7,19 @@ from typing import Any
 
 import torch
 
+from nngk import InputError, Model, Settings
 from nngk.data import ImageTable, split
-from nngk.errors import InputError
-from nngk.experiments.paper.store import choices_of, trial_key
+from nngk.experiments.paper.results import choices_of, trial_key
 from nngk.experiments.paper.trial import Job
+from nngk.experiments.record.runs import RESULT
 from nngk.files import read_json, write_json
-from nngk.model.model import Model
 from nngk.progress import say
 from nngk.training.build import build_run
 from nngk.training.finish import finish
-from nngk.training.settings import Settings
 
 
 def is_cut(settings: Settings) -> bool:
-    """Whether a run of these settings is one that other sizes share, with fewer dimensions kept.
+    """Return whether a run with these settings is cut from a wider one that other sizes share.
 
     Only metric learning: no experiment classifies with several sizes, and not every classifier can be cut.
 
@@ -31,16 +30,16 @@ def is_cut(settings: Settings) -> bool:
 
 
 def wide_job(job: Job) -> Job:
-    """The run that a job's embedding is cut from, the same for all sizes: the trial of the widest."""
+    """Return the job of the run that a job's embedding is cut from, the same for all sizes: that of the widest."""
     settings = replace(job.settings, dim=job.settings.wide, wide=None, whiten=0.0)
-    trial = replace(job.trial, execute=None, makes=())  # what is done with it afterwards is the size's own
+    trial = replace(job.trial, execute=None, makes=())  # what follows it belongs to each size
     key = trial_key(trial, settings)
     return replace(job, trial=trial, settings=settings, key=key, known=choices_of(job.results, key) or job.known)
 
 
 def cut(job: Job, whole: Job, figures: dict[str, Any], table: ImageTable, settings: Settings) -> dict[str, Any]:
-    """The figures of the size that ``settings`` ask for, from the finished run of ``whole``, and its model."""
-    result = job.folder / "result.json"
+    """Return the figures of the size that ``settings`` ask for, cut from the finished run of ``whole``."""
+    result = job.folder / RESULT
     if result.exists():
         return read_json(result, "a finished run")
     started = time.perf_counter()
@@ -56,7 +55,7 @@ def cut(job: Job, whole: Job, figures: dict[str, Any], table: ImageTable, settin
 
 
 def cut_model(source: Path, table: ImageTable, settings: Settings, out: Path) -> Model:
-    """What training with ``settings`` ends in, from a folder that holds the model it had before it was reduced."""
+    """Return what training with ``settings`` ends in, from the folder of the model before it was reduced."""
     parts = split(table, settings.task, settings.val_fraction, settings.test_fraction, settings.seed)
     trained = Model.load(source)
     if [Path(name).name for name in trained.sources] != [path.name for path in parts.train.paths]:
@@ -66,7 +65,7 @@ def cut_model(source: Path, table: ImageTable, settings: Settings, out: Path) ->
         )
     folder = out / "run"
     folder.mkdir(parents=True, exist_ok=True)
-    # A run that has nothing left to train: its end is the same code, on the same device, as that of any other.
+    # A run with nothing left to train: it ends with the same code, on the same device, as any other run.
     run = build_run(parts, settings, folder)
     run.network.load_state_dict(trained.network.state_dict())
     with torch.no_grad():

@@ -10,7 +10,7 @@ from nngk.data.packs.layout import is_pack, open_pack
 from nngk.errors import InputError
 from nngk.experiments.paper.quick import quick_table
 
-# The networks that can stand for one of the paper's, the truest first, each with the names its file may have.
+# The networks that can stand for each of the paper's, the most faithful first, with the names their files may have.
 STANDINS: dict[str, dict[str, tuple[str, ...]]] = {
     "googlenet": {
         "googlenet-bvlc": ("googlenet_bvlc_fp16.safetensors", "googlenet_bvlc.safetensors"),
@@ -28,7 +28,7 @@ DOWNLOADED = {"googlenet": "googlenet", "resnet50": "resnet50", "vgg16": "vgg16"
 
 @dataclass
 class Sources:
-    """The folders a user named; tables are read once."""
+    """The folders that a user named; every table is read once."""
 
     data: Path | None
     weights: str | None  # 'imagenet', or a folder
@@ -37,7 +37,7 @@ class Sources:
     _tables: dict[tuple[str, str], ImageTable] = field(default_factory=dict)
 
     def table(self, dataset: str, task: str) -> ImageTable:
-        """A dataset with the paper's splits for a task: a pack of it, or its official layout."""
+        """Return a dataset with the paper's splits for a task, from a pack or from its official layout."""
         if (dataset, task) not in self._tables:
             made = quick_table(self.work / "quick-data", dataset, task) if self.quick else self._find(dataset, task)
             self._tables[dataset, task] = made
@@ -64,7 +64,7 @@ class Sources:
         return read_images(dataset, data_dir=folder, task=task)
 
     def network(self, wanted: str, start: str = "imagenet") -> tuple[str, str]:
-        """The network that stands for ``wanted``, one of the paper's or one of ours, and its weights."""
+        """Return the network that stands for ``wanted``, one of the paper's or one of ours, and its weights."""
         if self.quick:
             return "small", "random"
         if start == "random":
@@ -77,7 +77,7 @@ class Sources:
 
 
 def _pack_of(folder: Path, dataset: str, task: str) -> Path | None:
-    """A pack of the dataset, split for the task and cropped to the boxes exactly where the paper does."""
+    """Return a pack of the dataset that is split for the task and cropped to the boxes where the paper crops."""
     cropped = DATASETS[dataset].crop and task == "classify"
     for place in [folder, *sorted(p for p in folder.iterdir() if p.is_dir())]:
         if is_pack(place):

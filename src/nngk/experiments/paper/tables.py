@@ -1,19 +1,19 @@
-"""The tables of the report, apart from how they are written down."""
+"""The tables of the report, whatever form they are written in."""
 
 from dataclasses import dataclass, field
 
 from nngk.data import DATASETS
-from nngk.experiments.compare.verdict import Score
 from nngk.experiments.paper.scores import SHOWN, Group, comparable, published, published_rows
-from nngk.experiments.paper.store import Row
 from nngk.experiments.paper.trial import Experiment
+from nngk.experiments.record import Row
+from nngk.experiments.record.seeds import Score
 
 PRESET_NAMES = {"paper": "paper preset", "best": "our recipe", "frozen": "our recipe, network frozen"}
 
 
 @dataclass
 class Cell:
-    """A figure, what it differs from the published one by, and whether that is for the better."""
+    """A figure, its difference from the published one, and whether that is for the better."""
 
     text: str
     note: str = ""
@@ -36,12 +36,12 @@ class Table:
 
 
 def text_cell(text: str) -> Cell:
-    """A cell of words."""
+    """Return a cell of words."""
     return Cell(text, number=False)
 
 
 def score_cell(score: Score | None, printed: Row | None = None) -> Cell:
-    """A mean with its deviation, and the difference from a printed figure.
+    """Return a cell with a mean, its deviation and the difference from a printed figure.
 
     >>> score_cell(Score(0.6, None, 1), {"value": "58.5"})
     Cell(text='60.00', note='+1.50', tone='up', number=True)
@@ -55,7 +55,7 @@ def score_cell(score: Score | None, printed: Row | None = None) -> Cell:
 
 
 def build_tables(experiment: Experiment, groups: list[Group]) -> list[Table]:
-    """The tables of an experiment, whatever of it was run."""
+    """Return the tables of an experiment, from the runs that there are."""
     if experiment.view.kind == "retrieval":
         return [_retrieval(experiment, groups, dataset) for dataset in dict.fromkeys(g.dataset for g in groups)]
     if experiment.view.kind == "losses":
@@ -72,7 +72,7 @@ def _presets(groups: list[Group]) -> list[str]:
 
 
 def title_of(dataset: str) -> str:
-    """A dataset's name for people."""
+    """Return the name of a dataset as people write it."""
     return DATASETS[dataset].title if dataset in DATASETS else dataset
 
 
@@ -81,7 +81,7 @@ def _failed(group: Group) -> str:
 
 
 def _retrieval(experiment: Experiment, groups: list[Group], dataset: str) -> Table:
-    """The paper's rows first, then size by size the published figures and ours under them."""
+    """Return the other methods first, then size by size the published figures and ours under them."""
     metrics = experiment.view.metrics
     table = Table(title_of(dataset), ["", "size", "network", *(SHOWN[m] for m in metrics), "seeds"])
     printed = [r for r in published_rows() if r["experiment"] == experiment.name]
@@ -108,7 +108,7 @@ def _if_comparable(group: Group, row: Row | None) -> Row | None:
 
 
 def _losses(experiment: Experiment, groups: list[Group], preset: str) -> Table:
-    """Softmax and kernels side by side, with the gain of each pair; published beside ours."""
+    """Return softmax and kernels side by side, with the gain of each pair, the published figures beside ours."""
     head = ["", "softmax, published", "NNGK, published", "gain", "network", "softmax", "NNGK", "gain", "seeds"]
     table = Table(PRESET_NAMES[preset].capitalize(), head)
     mine = [g for g in groups if g.preset == preset]
@@ -153,7 +153,7 @@ def _variants(experiment: Experiment, groups: list[Group]) -> Table:
 
 
 def _points(experiment: Experiment, groups: list[Group], dataset: str) -> Table:
-    """The points of a figure, for who wants to read them."""
+    """Return the points of a figure, for readers who want the numbers."""
     view = experiment.view
     table = Table(title_of(dataset), [view.label, "", "network", "loss", *(SHOWN[m] for m in view.metrics), "seeds"])
     for g in sorted((g for g in groups if g.dataset == dataset), key=lambda g: (g.preset, g.loss, along(g, view.x))):
@@ -164,6 +164,6 @@ def _points(experiment: Experiment, groups: list[Group], dataset: str) -> Table:
 
 
 def along(group: Group, column: str) -> float:
-    """A group's place on the axis of a figure; 'all' examples come last."""
+    """Return the place of a group on the axis of a figure; 'all' examples come last."""
     value = group.facts[column]
     return float(value) if value else float("inf")

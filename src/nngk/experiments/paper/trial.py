@@ -1,4 +1,4 @@
-"""What an experiment is made of: trials, each trained once a seed, and a view that shows their rows."""
+"""What an experiment is made of: trials, each trained once per seed, and a view that shows their rows."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from nngk import InputError, Settings
 from nngk.data import ImageTable
-from nngk.errors import InputError
-from nngk.training.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -22,9 +21,9 @@ class Trial:
     variant: str = ""  # what sets it apart in its table, where that is not the size of the embedding
     rates: tuple[float, ...] = ()  # learning rates to choose from by validation; none: the settings' own
     settled: bool = False  # epochs and rate were chosen before, on validation classes: see docs/recipe.md
-    examples: int = 0  # training images a class, 0: all
+    examples: int = 0  # training images per class, 0: all
     start: Literal["imagenet", "random"] = "imagenet"
-    execute: Executor | None = None  # what is done with it; None: train and test
+    execute: Executor | None = None  # how it is executed; None: train and test
     makes: tuple[str, ...] = ()  # files it leaves in the results folder besides its row
 
 
@@ -48,7 +47,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """A file name for what it leaves in the results."""
+        """The file name of what the job leaves in the results."""
         return f"{self.trial.dataset}-{self.key}"
 
 
@@ -80,7 +79,7 @@ class Experiment:
     one_seed: bool = False  # a picture is not averaged
 
     def trials(self, preset: str, network: str | None = None) -> list[Trial]:
-        """The trials of a preset, with the paper's network or another in its place."""
+        """Return the trials of a preset, with the paper's network or another in its place."""
         if network is not None and not self.network:
             raise InputError(f"{self.name} compares networks, so --network has no place in it.")
         return self.make(preset, network or self.network)

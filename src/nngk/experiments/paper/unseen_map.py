@@ -10,11 +10,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from nngk import Model
 from nngk.data import Images, ImageTable, centre_crop, square
-from nngk.experiments.paper.protocol import train_and_test
+from nngk.experiments.paper.train_and_test import train_and_test
 from nngk.experiments.paper.trial import Experiment, Job, Trial, View
 from nngk.files import write_atomically
-from nngk.model.model import Model
 from nngk.networks.embed import embed
 from nngk.search import Exact
 from nngk.training.presets import metric_settings
@@ -23,7 +23,7 @@ FOLDER = "embedding"
 SIZE = 512
 QUERIES, FOUND = 8, 7
 TILE, LARGE_TILE = 40, 112
-COMPONENTS = 50  # t-SNE is run on so many principal components, as its authors advise
+COMPONENTS = 50  # principal components that t-SNE reads, as many as its authors advise
 
 
 def mapped(job: Job) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def mapped(job: Job) -> dict[str, Any]:
 
 
 def principal_components(x: Tensor, count: int) -> Tensor:
-    """The embeddings (n, dim) along their ``count`` widest directions.
+    """Return the embeddings (n, dim) along their ``count`` widest directions.
 
     >>> x = torch.tensor([[0.0, 3.0], [0.0, -3.0], [1.0, 0.0], [-1.0, 0.0]])
     >>> principal_components(x, 1).abs().squeeze(1).round().tolist()
@@ -70,12 +70,12 @@ def principal_components(x: Tensor, count: int) -> Tensor:
 
 
 def _without_self(found: np.ndarray, queries: np.ndarray) -> np.ndarray:
-    """Each query's neighbours without itself, wherever it stands among them."""
+    """Return the neighbours of each query without the query, wherever it stands among them."""
     return np.stack([row[row != query][: found.shape[1] - 1] for row, query in zip(found, queries)])
 
 
 def write_arrays(path: Path, content: dict[str, np.ndarray]) -> None:
-    """A compressed npz file, atomically."""
+    """Write a compressed npz file, atomically."""
 
     def write(part: Path) -> None:
         with part.open("wb") as file:
@@ -85,7 +85,7 @@ def write_arrays(path: Path, content: dict[str, np.ndarray]) -> None:
 
 
 def keep_pictures(table: ImageTable, path: Path, queries: np.ndarray, found: np.ndarray) -> None:
-    """Small copies of the pictures in a folder that git leaves out: the datasets are not ours to publish."""
+    """Write small copies of the pictures into a folder that git ignores: the datasets are not ours to publish."""
     folder = path.parent / "pictures"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / ".gitignore").write_text("*\n", encoding="utf-8")
@@ -99,7 +99,7 @@ def _save(sheet: Image.Image, part: Path) -> None:
 
 
 def contact_sheet(table: ImageTable, rows: np.ndarray, size: int) -> Image.Image:
-    """Pictures of a table in a square of tiles, row by row."""
+    """Return pictures of a table in a square of tiles, row by row."""
     across = math.ceil(math.sqrt(len(rows)))
     sheet = np.full((math.ceil(len(rows) / across) * size, across * size, 3), 255, dtype=np.uint8)
     for place, row in enumerate(rows.tolist()):

@@ -10,7 +10,7 @@ METRICS = ("recall@1", "recall@2", "recall@4", "recall@8", "nmi", "map@r")
 
 
 def metric_trials(datasets: tuple[str, ...], preset: str, network: str) -> list[Trial]:
-    """A trial for each dataset and embedding size."""
+    """Return one trial per dataset and embedding size."""
     return [
         Trial(dataset, network, metric_settings(preset, dim, network), settled=preset != "frozen")
         for dataset in datasets
