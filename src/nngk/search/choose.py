@@ -15,9 +15,9 @@ from nngk.search.fanng import FANNG
 from nngk.search.native import core
 
 ENGINES = ("auto", "exact", "fanng", "faiss-flat", "faiss-hnsw", "faiss-ivf", "hnswlib", "pynndescent")
-# Seconds of one core, measured with benchmarks/search.py (results/search_crossing.csv, search_growth.csv) on a 2.6 GHz
-# processor with AVX-512. Only their ratio decides, and it changes little from machine to machine: both engines live on
-# the same multiply-adds and the same memory.
+# Seconds of one core, measured with benchmarks/search/growth.py (results/search_crossing.csv, search_growth.csv) on a
+# 2.6 GHz processor with AVX-512. Only their ratio decides, and it changes little from machine to machine: both engines
+# live on the same multiply-adds and the same memory.
 EXACT_PAIR = 1.13e-11  # a multiply-add of all-pairs exact search (each product serves two points)
 EXACT_POINT = 2.8e-5  # what a point's list of 100 costs beside the products
 EXACT_TORCH = 4.0  # how much slower exact search is without the compiled core
