@@ -1,6 +1,7 @@
 // From neighbour lists to the graph: the occlusion rule, reverse edges, and edges added where walks get stuck.
 #include "fanng.h"
 
+#include "occlusion.h"
 #include "threads.h"
 
 #include <numeric>
@@ -18,39 +19,14 @@ constexpr size_t LEAST = 2;
 // Rounds of walks without a better share of arrivals, after which there will be none.
 constexpr size_t STANDSTILL = 64;
 
-uint64_t word(uint32_t distance, uint32_t v) { return uint64_t(distance) << 32 | v; }
+// Where the number of rounds has a bound, they end sooner if so many of them brought less than this.
+constexpr size_t LOOK_BACK = 8;
+constexpr double GAIN = 0.03;
 
-struct Walk {
-    uint32_t start, target, end;
-    bool arrived;
-};
+// Share of walks that arrive below which the lists left the graph in islands.
+constexpr double ISLANDS = 0.65;
 
 }  // namespace
-
-// candidates: (distance to the vertex, vertex) words. Keeps a candidate unless a kept one, which is nearer, occludes it:
-// a walker that wants q loses nothing by going through r first.
-template <class Space>
-void Fanng::choose_edges(Space& space, std::vector<uint64_t>& candidates, size_t limit, Ids& kept) const {
-    std::sort(candidates.begin(), candidates.end());
-    candidates.erase(std::unique(candidates.begin(), candidates.end()), candidates.end());
-    kept.clear();
-    const double relax = double(settings_.alpha) * double(settings_.alpha);
-    for (const uint64_t candidate : candidates) {
-        const uint32_t q = uint32_t(candidate);
-        const double length = Space::value(uint32_t(candidate >> 32));
-        space.ask_point(q);
-        bool occluded = false;
-        for (size_t j = 0; j < kept.size() && !occluded; j += 4) {
-            uint32_t ids[4], out[4];
-            for (size_t r = 0; r < 4; ++r) ids[r] = kept[std::min(j + r, kept.size() - 1)];
-            space.four(ids, out);
-            for (uint32_t d : out) occluded |= relax * Space::value(d) < length;
-        }
-        if (occluded) continue;
-        kept.push_back(q);
-        if (kept.size() == limit) break;
-    }
-}
 
 void Fanng::make_graph(int threads) {
     const size_t n = points_.size(), width = list_width_;
@@ -64,8 +40,8 @@ void Fanng::make_graph(int threads) {
                 const size_t count = size_t(std::find(list, list + std::min<size_t>({width, settings_.neighbours, CANDIDATES}), NONE) - list);
                 candidates.clear();
                 space.ask_point(v);
-                measure_all(space, list, count, [&](uint32_t d, uint32_t w) { candidates.push_back(word(d, w)); });
-                choose_edges(space, candidates, settings_.degree, kept);
+                measure_all(space, list, count, [&](uint32_t d, uint32_t w) { candidates.push_back(edge_word(d, w)); });
+                choose_edges(space, candidates, settings_.degree, double(settings_.alpha), kept);
                 graph_.set(v, kept.data(), kept.size());
             }
         });
@@ -76,70 +52,71 @@ void Fanng::make_graph(int threads) {
 // Every edge is offered to its other end too, under the same rule.
 void Fanng::link_back(int threads) {
     const size_t n = points_.size();
-    std::vector<uint64_t> start(n + 1, 0);
-    for (size_t v = 0; v < n; ++v)
-        for (uint32_t e = 0; e < graph_.degree(v); ++e) ++start[graph_.edges(v)[e] + 1];
-    for (size_t v = 0; v < n; ++v) start[v + 1] += start[v];
-    std::vector<uint32_t> sources(start[n]);
-    std::vector<uint64_t> at(start.begin(), start.end() - 1);
-    for (size_t v = 0; v < n; ++v)
-        for (uint32_t e = 0; e < graph_.degree(v); ++e) sources[at[graph_.edges(v)[e]]++] = uint32_t(v);
+    const Sources sources(graph_);
     parallel(n, 256, threads, [&](size_t begin, size_t end, int) {
         with_space(points_, [&](auto space) {
-            for (size_t v = begin; v < end; ++v) {
-                thread_local Ids all;
-                all.assign(sources.begin() + long(start[v]), sources.begin() + long(start[v + 1]));
-                relink(space, uint32_t(v), all);
-            }
+            for (size_t v = begin; v < end; ++v) relink(space, uint32_t(v), sources.of(v), settings_.degree);
         });
     });
 }
 
 // Offers vertices to v beside the edges it has.
 template <class Space>
-void Fanng::relink(Space& space, uint32_t v, const Ids& offered) {
+void Fanng::relink(Space& space, uint32_t v, const Ids& offered, size_t limit) {
     thread_local std::vector<uint64_t> candidates;
     thread_local Ids kept;
     candidates.clear();
     space.ask_point(v);
     auto take = [&](uint32_t d, uint32_t w) {
-        if (w != v && !is_dead(w)) candidates.push_back(word(d, w));
+        if (w != v && !is_dead(w)) candidates.push_back(edge_word(d, w));
     };
     measure_all(space, graph_.edges(v), graph_.degree(v), take);
     measure_all(space, offered.data(), offered.size(), take);
-    choose_edges(space, candidates, settings_.degree, kept);
+    choose_edges(space, candidates, limit, double(settings_.alpha), kept);
     graph_.set(v, kept.data(), kept.size());
 }
 
-// The paper's construction: walk downhill from a random start to a random target; where a walk gets stuck, add the edge
-// that it lacked. Walks of one round see the same graph, so that the result does not depend on the threads.
-void Fanng::walk(size_t most_rounds, int threads) {
+// Walks downhill from random starts to random targets; returns the share that arrives. Walks of one round see the same
+// graph, so that the result does not depend on the threads.
+double Fanng::try_walks(std::vector<Walk>& walks, std::mt19937_64& random, int threads) {
     const size_t n = points_.size();
-    if (n < 2) return void(walk_success_ = 1);
-    std::mt19937_64 random(settings_.seed ^ 0x9e3779b97f4a7c15ull);
-    std::vector<Walk> walks(std::max<size_t>(1000, n / 16));
-    double best = 0;
-    size_t best_round = 0;
-    for (size_t round = 0;; ++round) {
-        for (Walk& w : walks) w = Walk{uint32_t(random() % n), uint32_t(random() % n), 0, false};
-        parallel(walks.size(), 64, threads, [&](size_t begin, size_t end, int) {
-            with_space(points_, [&](auto space) {
-                for (size_t i = begin; i < end; ++i) {
-                    space.ask_point(walks[i].target);
-                    const auto [stop, distance] = descend(space, walks[i].start);
-                    walks[i].end = stop, walks[i].arrived = distance == 0;
-                }
-            });
+    walks.resize(std::max<size_t>(1000, n / 16));
+    for (Walk& w : walks) w = Walk{uint32_t(random() % n), uint32_t(random() % n), 0, false};
+    parallel(walks.size(), 64, threads, [&](size_t begin, size_t end, int) {
+        with_space(points_, [&](auto space) {
+            for (size_t i = begin; i < end; ++i) {
+                space.ask_point(walks[i].target);
+                const auto [stop, distance] = descend(space, walks[i].start);
+                walks[i].end = stop, walks[i].arrived = distance == 0;
+            }
         });
-        size_t arrived = 0;
-        for (const Walk& w : walks) arrived += w.arrived;
-        walks_ += walks.size();
-        walk_success_ = double(arrived) / double(walks.size());
-        if (walk_success_ > best) best = walk_success_, best_round = round;
+    });
+    walks_ += walks.size();
+    return double(std::count_if(walks.begin(), walks.end(), [](const Walk& w) { return w.arrived; })) / double(walks.size());
+}
+
+// The paper's construction: where a walk gets stuck, the edge that it lacked is added, and so on until enough arrive or
+// more walks no longer help. Where hardly any arrive at first, the graph is joined by long edges before.
+void Fanng::walk(size_t most_rounds, int threads) {
+    if (points_.size() < 2) return void(walk_success_ = 1);
+    std::mt19937_64 random(settings_.seed ^ 0x9e3779b97f4a7c15ull);
+    std::vector<Walk> walks;
+    std::vector<double> shares(1, try_walks(walks, random, threads));
+    if (shares[0] < ISLANDS) {
+        bridge(threads);
+        shares[0] = try_walks(walks, random, threads);
+    }
+    size_t best = 0;
+    for (size_t round = 0;; ++round) {
+        const double share = walk_success_ = shares[round];
+        if (share > shares[best]) best = round;
+        if (share >= double(settings_.success) || round == most_rounds) return;
         // Where vertices have no room left, new edges push out others, and more rounds do not help.
-        if (walk_success_ >= double(settings_.success) || round == most_rounds || round - best_round > STANDSTILL) return;
+        if (round - best > STANDSTILL) return;
+        if (most_rounds < AS_MANY && round >= LOOK_BACK && share - shares[round - LOOK_BACK] < GAIN) return;
         for (const Walk& w : walks)
             if (!w.arrived) force_edge(w.end, w.target);
+        shares.push_back(try_walks(walks, random, threads));
     }
 }
 
@@ -147,12 +124,12 @@ void Fanng::walk(size_t most_rounds, int threads) {
 template <class Space>
 std::pair<uint32_t, uint32_t> Fanng::descend(Space& space, uint32_t v) const {
     uint64_t best = 0;
-    measure_all(space, &v, 1, [&](uint32_t d, uint32_t w) { best = word(d, w); });
+    measure_all(space, &v, 1, [&](uint32_t d, uint32_t w) { best = edge_word(d, w); });
     for (uint64_t here = 0; here != best;) {
         here = best;
         v = uint32_t(here);
         measure_all(space, graph_.edges(v), graph_.degree(v),
-                    [&](uint32_t d, uint32_t w) { best = std::min(best, word(d, w)); });
+                    [&](uint32_t d, uint32_t w) { best = std::min(best, edge_word(d, w)); });
         if (best >> 32 == here >> 32) break;  // equally far is not nearer
     }
     return {v, uint32_t(best >> 32)};
@@ -168,10 +145,10 @@ void Fanng::force_edge(uint32_t from, uint32_t to) {
     with_space(points_, [&](auto space) {
         std::vector<uint64_t> row;
         space.ask_point(from);
-        measure_all(space, edges, degree, [&](uint32_t d, uint32_t w) { row.push_back(word(d, w)); });
+        measure_all(space, edges, degree, [&](uint32_t d, uint32_t w) { row.push_back(edge_word(d, w)); });
         uint32_t length = 0;
         measure_all(space, &to, 1, [&](uint32_t d, uint32_t) { length = d; });
-        const uint64_t mine = word(length, to);
+        const uint64_t mine = edge_word(length, to);
         space.ask_point(to);
         const double relax = double(settings_.alpha) * double(settings_.alpha);
         Ids kept;
@@ -299,9 +276,7 @@ bool Fanng::insert_edge(uint32_t from, uint32_t to) {
 }
 
 // The other files use these for every space.
-#define NNGK_FOR_SPACE(S)                                                                               \
-    template void Fanng::relink(S&, uint32_t, const Ids&);                                              \
-    template void Fanng::choose_edges(S&, std::vector<uint64_t>&, size_t, Ids&) const;
+#define NNGK_FOR_SPACE(S) template void Fanng::relink(S&, uint32_t, const Ids&, size_t);
 NNGK_FOR_SPACE(CodeSpace)
 NNGK_FOR_SPACE(VectorSpace<Storage::f32>)
 NNGK_FOR_SPACE(VectorSpace<Storage::bf16>)

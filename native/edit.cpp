@@ -2,6 +2,7 @@
 #include "fanng.h"
 
 #include "mapping.h"
+#include "occlusion.h"
 #include "threads.h"
 
 #include <mutex>
@@ -15,8 +16,6 @@ constexpr size_t ADD_EF = 96;            // pool of the search for a new point's
 constexpr double DEAD_SHARE = 0.1;       // of removed vertices, before the graph is mended and they are dropped
 constexpr size_t DEAD_LEAST = 256;
 constexpr size_t UPDATE_REACH = 12;    // the old lists are good: a short look suffices
-
-uint64_t word(uint32_t distance, uint32_t v) { return uint64_t(distance) << 32 | v; }
 
 }  // namespace
 
@@ -63,22 +62,22 @@ void Fanng::insert(const float* x, size_t n, int threads) {
         with_space(points_, [&](auto space) {
             for (size_t i = begin; i < end; ++i) {
                 space.ask_point(first + i);
-                enter(space, entries);
+                enter(space, NONE, Effort{}, s, entries);
                 best_first(space, graph_, entries.data(), entries.size(), std::max<size_t>(ADD_EF, list_width_),
                            [&](uint32_t v) { return is_dead(v); }, NONE, s);
                 words.clear();
                 for (size_t j = 0; j < s.pool.size(); ++j)
                     if (!is_dead(Pool::vertex(s.pool[j])))
-                        words.push_back(word(Pool::distance(s.pool[j]), Pool::vertex(s.pool[j])));
+                        words.push_back(edge_word(Pool::distance(s.pool[j]), Pool::vertex(s.pool[j])));
                 inside.finish(i);
                 candidates.clear();
                 for (size_t j = 0; j < inside.count(i); ++j) candidates.push_back(uint32_t(first) + key_id(inside.keys(i)[j]));
-                measure_all(space, candidates.data(), candidates.size(), [&](uint32_t d, uint32_t v) { words.push_back(word(d, v)); });
+                measure_all(space, candidates.data(), candidates.size(), [&](uint32_t d, uint32_t v) { words.push_back(edge_word(d, v)); });
                 std::sort(words.begin(), words.end());
                 for (size_t j = 0; j < std::min(list_width_, words.size()); ++j)
                     lists_[(first + i) * list_width_ + j] = uint32_t(words[j]);
                 if (words.size() > settings_.neighbours) words.resize(settings_.neighbours);
-                choose_edges(space, words, settings_.degree, chosen[i]);
+                choose_edges(space, words, settings_.degree, double(settings_.alpha), chosen[i]);
             }
         });
     });
@@ -111,7 +110,7 @@ Fanng::Ids Fanng::link_to_new(size_t first, int threads) {
                 before[g].assign(graph_.edges(v), graph_.edges(v) + graph_.degree(v));
                 offered.clear();
                 for (size_t i = starts[g]; i < starts[g + 1]; ++i) offered.push_back(offers[i].second);
-                relink(space, v, offered);
+                relink(space, v, offered, settings_.degree);
             }
         });
     });
@@ -166,7 +165,7 @@ void Fanng::consolidate(int threads) {
                 }
                 const uint32_t* list = &lists_[v * list_width_];
                 for (size_t j = 0; lost && j < list_width_ && list[j] != NONE; ++j) offered.push_back(list[j]);
-                if (lost) relink(space, v, offered);
+                if (lost) relink(space, v, offered, settings_.degree);
             }
         });
     });

@@ -99,22 +99,26 @@ void Fanng::find_medoid() {
     medoid_ = uint32_t(best);
 }
 
-// Where a walk to the query begins: the leaf of the tree that it falls into, and the medoid, from which all is reached.
+// Where a walk to the query begins: the leaf of the tree that it falls into, and the medoid, from which all is reached. A
+// budget that does not reach to a leaf is for the walk alone.
 template <class Space>
-void Fanng::enter(Space& space, Ids& entries) const {
+void Fanng::enter(Space& space, uint32_t avoid, const Effort& effort, Scratch& s, Ids& entries) const {
     entries.clear();
-    size_t at = 0;
-    while (!tree_.empty() && tree_[at].a != NONE) {
+    size_t at = 0, looked = 0;
+    const size_t most = effort.budget ? size_t(effort.budget) / 2 : ~size_t(0);
+    while (!tree_.empty() && tree_[at].a != NONE && looked + 2 <= most) {
         const TreeNode& node = tree_[at];
         uint32_t ids[4] = {node.a, node.b, node.a, node.b}, d[4];
-        space.four(ids, d);
+        space.four(ids, d), looked += 2;
         const double margin = (Space::value(d[0]) - Space::value(d[1])) * space.scale();
         at = margin < double(node.offset) ? node.left : node.right;
         if (tree_[at].a != NONE) space.prefetch(tree_[at].a), space.prefetch(tree_[at].b);
     }
-    if (!tree_.empty())
-        for (uint32_t v = tree_[at].left; v < tree_[at].right; ++v) entries.push_back(v);
-    entries.push_back(medoid_);
+    if (!tree_.empty() && tree_[at].a == NONE)
+        for (uint32_t v = tree_[at].left; v < tree_[at].right; ++v)
+            if (v != avoid) entries.push_back(v);
+    if (medoid_ != avoid) entries.push_back(medoid_);
+    s.distances += looked;
 }
 
 // The pool's vertices that are not removed, by the distance of the stored vectors; ties by id.
@@ -147,15 +151,22 @@ void Fanng::write_row(std::vector<uint64_t>& words, size_t k, float* distances, 
     }
 }
 
-// Walks from the entries and leaves the best in the pool.
+// Walks to what the space was asked for and leaves the best in the pool. own: a point that is not to be found, or NONE;
+// from_own: the walk begins at it, otherwise it is not even a way, as if the point were not indexed.
 template <class Space>
-void Fanng::explore(Space& space, const Ids& entries, uint32_t own, uint32_t avoid, size_t k, const Effort& effort,
-                    Scratch& s) const {
+void Fanng::explore(Space& space, uint32_t own, bool from_own, size_t k, const Effort& effort, Scratch& s) const {
+    thread_local Ids entries;
+    const uint64_t before = s.distances;
+    const uint32_t avoid = from_own ? NONE : own;
+    if (from_own)
+        entries.assign(1, own);
+    else
+        enter(space, avoid, effort, s, entries);
     auto dead = [&](uint32_t v) { return is_dead(v) || v == own; };
     const size_t n = points_.size();
     if (effort.budget) {
         const size_t keep = effort.budget >= n ? n : std::min(n, 2 * k + 32);
-        backtrack(space, graph_, entries.data(), entries.size(), keep, effort.budget, dead, avoid, s);
+        backtrack(space, graph_, entries.data(), entries.size(), keep, effort.budget - (s.distances - before), dead, avoid, s);
     } else {
         best_first(space, graph_, entries.data(), entries.size(), std::min(n, std::max(effort.ef, k)), dead, avoid, s);
     }
@@ -167,7 +178,6 @@ void Fanng::search(const float* x, size_t n, size_t k, const Effort& effort, int
     const size_t dim = points_.dim();
     parallel(n, PIECE, threads, [&](size_t begin, size_t end, int) {
         thread_local Scratch s;
-        Ids entries;
         Array<float> query(points_.padded());
         std::fill(query.begin(), query.end(), 0.0f);
         s.distances = 0;
@@ -175,8 +185,7 @@ void Fanng::search(const float* x, size_t n, size_t k, const Effort& effort, int
             for (size_t i = begin; i < end; ++i) {
                 std::memcpy(query.data(), x + i * dim, dim * sizeof(float));
                 space.ask(query.data());
-                enter(space, entries);
-                explore(space, entries, NONE, NONE, k, effort, s);
+                explore(space, NONE, false, k, effort, s);
                 answer(s.pool, query.data(), k, NONE, distances + i * k, indices + i * k);
             }
         });
@@ -189,7 +198,6 @@ void Fanng::search_points(const int64_t* ids, size_t n, size_t k, const Effort& 
     std::shared_lock<std::shared_mutex> reading(lock_);
     parallel(n, PIECE, threads, [&](size_t begin, size_t end, int) {
         thread_local Scratch s;
-        Ids entries;
         s.distances = 0;
         with_space(points_, [&](auto space) {
             for (size_t i = begin; i < end; ++i) {
@@ -197,13 +205,7 @@ void Fanng::search_points(const int64_t* ids, size_t n, size_t k, const Effort& 
                 s.pool.reset(1);
                 if (own != NONE) {
                     space.ask_point(own);
-                    if (from_own) {
-                        entries.assign(1, own);
-                    } else {  // as a query that is not indexed: its own vertex is neither a start nor a way
-                        enter(space, entries);
-                        entries.erase(std::remove(entries.begin(), entries.end(), own), entries.end());
-                    }
-                    explore(space, entries, own, from_own ? NONE : own, k, effort, s);
+                    explore(space, own, from_own, k, effort, s);
                 }
                 answer(s.pool, nullptr, k, own, distances + i * k, indices + i * k);
             }
@@ -334,9 +336,9 @@ Stats Fanng::stats() const {
     return s;
 }
 
-template void Fanng::enter(CodeSpace&, Ids&) const;
-template void Fanng::enter(VectorSpace<Storage::f32>&, Ids&) const;
-template void Fanng::enter(VectorSpace<Storage::bf16>&, Ids&) const;
-template void Fanng::enter(VectorSpace<Storage::f16>&, Ids&) const;
+template void Fanng::enter(CodeSpace&, uint32_t, const Effort&, Scratch&, Ids&) const;
+template void Fanng::enter(VectorSpace<Storage::f32>&, uint32_t, const Effort&, Scratch&, Ids&) const;
+template void Fanng::enter(VectorSpace<Storage::bf16>&, uint32_t, const Effort&, Scratch&, Ids&) const;
+template void Fanng::enter(VectorSpace<Storage::f16>&, uint32_t, const Effort&, Scratch&, Ids&) const;
 
 }  // namespace nngk

@@ -6,6 +6,7 @@
 #include "tree.h"
 
 #include <memory>
+#include <random>
 #include <shared_mutex>
 #include <string>
 
@@ -13,6 +14,9 @@ namespace nngk {
 
 // Places of a vertex beyond its degree, for the edges that walks add.
 constexpr size_t SPARE = 8;
+
+// Rounds of walks without a bound.
+constexpr size_t AS_MANY = 1 << 20;
 
 // Points up to which every pair is compared: nothing costs less.
 constexpr size_t SMALL = 4096;
@@ -23,7 +27,7 @@ struct Settings {
     float alpha = 1.1f;        // edge p→q is dropped if a kept p→r has alpha·|r - q| < |p - q|
     uint32_t neighbours = 48;  // length of the neighbour lists that the graph is made from
     float success = 0.98f;     // share of random walks that should reach their target
-    uint32_t walk_rounds = 8;  // of such walks, at most
+    uint32_t walk_rounds = 40; // of such walks, at most
     float recall = 0.95f;      // share of the true neighbours that the lists should hold
     uint64_t seed = 0;
     Storage storage = Storage::f32;
@@ -89,13 +93,16 @@ private:
     void rescore_lists(int threads);
     // edges.cpp
     template <class Space>
-    void choose_edges(Space& space, std::vector<uint64_t>& candidates, size_t limit, Ids& kept) const;
-    template <class Space>
-    void relink(Space& space, uint32_t v, const Ids& offered);
+    void relink(Space& space, uint32_t v, const Ids& offered, size_t limit);
     template <class Space>
     std::pair<uint32_t, uint32_t> descend(Space& space, uint32_t v) const;
     void make_graph(int threads);
     void link_back(int threads);
+    struct Walk {
+        uint32_t start, target, end;
+        bool arrived;
+    };
+    double try_walks(std::vector<Walk>& walks, std::mt19937_64& random, int threads);
     void walk(size_t most_rounds, int threads);
     void connect();
     void force_edge(uint32_t from, uint32_t to);
@@ -103,6 +110,8 @@ private:
     Ids in_degrees() const;
     void support(const Ids& which);
     void complete();
+    // bridges.cpp
+    void bridge(int threads);
     // fanng.cpp
     void build_unlocked(const float* x, size_t n, int threads);
     void link(int threads);
@@ -110,9 +119,9 @@ private:
     size_t kept_width(size_t k) const;
     double list_share(const int64_t* ids, const int64_t* truth, size_t n, size_t k) const;
     template <class Space>
-    void enter(Space& space, Ids& entries) const;
+    void enter(Space& space, uint32_t avoid, const Effort& effort, Scratch& s, Ids& entries) const;
     template <class Space>
-    void explore(Space& space, const Ids& entries, uint32_t own, uint32_t avoid, size_t k, const Effort& effort, Scratch& s) const;
+    void explore(Space& space, uint32_t own, bool from_own, size_t k, const Effort& effort, Scratch& s) const;
     void answer(const Pool& pool, const float* query, size_t k, uint32_t own, float* distances, int64_t* indices) const;
     static void write_row(std::vector<uint64_t>& words, size_t k, float* distances, int64_t* indices);
     bool is_dead(uint32_t v) const { return !dead_.empty() && dead_[v]; }

@@ -104,7 +104,7 @@ void check_below(const uint32_t* values, size_t n, size_t limit, bool none_allow
 void check_settings(const Settings& s) {
     auto within = [](double value, double low, double high) { return value >= low && value <= high; };  // NaN is not
     require(within(s.dim, 1, 32768) && within(s.degree, 2, 4096) && within(s.neighbours, 2, 1 << 20) &&
-                within(s.walk_rounds, 0, 1 << 20) && within(double(s.alpha), 1, 10) && within(double(s.success), 0, 1) &&
+                within(s.walk_rounds, 0, AS_MANY) && within(double(s.alpha), 1, 10) && within(double(s.success), 0, 1) &&
                 within(double(s.recall), 0, 1) && uint32_t(s.storage) <= 2 && s.codes <= 1,
             "its settings are impossible");
 }

@@ -1,9 +1,36 @@
-"""One thread a test process: the suite runs two processes on two cores."""
+"""Tiers and threads: what belongs to the quick tier, what depends on the processor, and how many threads a test has."""
+
+import os
+from pathlib import Path
 
 import pytest
 import torch
 
-torch.set_num_threads(1)
+# The suite runs two processes on two cores, so each has one thread unless NNGK_TEST_THREADS says otherwise.
+torch.set_num_threads(int(os.environ.get("NNGK_TEST_THREADS", "1")))
+
+# Files whose results depend on how a processor rounds: they train networks or walk through graphs.
+SENSITIVE = (
+    "experiments/demo/test_digits.py",
+    "kernel/test_formulas.py",
+    "losses/test_overfit.py",
+    "model/test_model.py",
+    "search/test_cells.py",
+    "search/test_exact.py",
+    "search/test_fanng.py",
+    "search/test_native_kernels.py",
+    "training/test_loop.py",
+    "training/test_embedding_start.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is neither slow nor thorough as quick, and what depends on rounding as sensitive."""
+    for item in items:
+        if not any(item.get_closest_marker(name) for name in ("slow", "thorough")):
+            item.add_marker(pytest.mark.quick)
+        if Path(item.path).as_posix().endswith(SENSITIVE):
+            item.add_marker(pytest.mark.sensitive)
 
 
 @pytest.fixture(autouse=True)

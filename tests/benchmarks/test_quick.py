@@ -37,6 +37,7 @@ HERE = [
     pytest.param("search/distance_counts.py", ("recall", "distances_per_query"), marks=needs_core),
     pytest.param("search/engines.py queries", ("recall", "queries_per_second"), marks=needs_core),
     pytest.param("search/engines.py pairs", ("recall", "seconds"), marks=needs_core),
+    pytest.param("search/families.py", ("recall", "queries_per_second"), marks=needs_core),
     pytest.param("search/growth.py", ("recall", "seconds"), marks=needs_core),
     pytest.param("search/training_lists.py", ("accuracy", "recall@1"), marks=needs_core),
     pytest.param("search/update.py", ("recall", "seconds"), marks=needs_core),

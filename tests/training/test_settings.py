@@ -24,7 +24,7 @@ def test_every_setting_says_what_it_does_in_sentences(name):
     hint = get_type_hints(Settings)[name]
     # What is empty has a word, and the help says what it stands for.
     assert (type(None) in get_args(hint)) == bool(told.empty)
-    assert not told.empty or any(said in told.help for said in (f"'{told.empty}'", "By default"))
+    assert not told.empty or any(said in told.help.lower() for said in (f"'{told.empty}'", "by default"))
     numeric = {int, float} & {hint, *get_args(hint)} and name != "update_interval"  # which has its own check
     assert bool(told.limits()) == bool(numeric), "a number has limits"
 

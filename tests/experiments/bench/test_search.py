@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from nngk.errors import InputError
-from nngk.experiments.bench.points import clustered_features
+from nngk.experiments.bench.families import answered_share, bench_families, ratios
+from nngk.experiments.bench.points import FAMILIES, Family, clustered_features, family
 from nngk.experiments.bench.search import at_recall, bench_search
 from nngk.search.native import core
 
@@ -54,3 +55,48 @@ def test_features_are_repeatable_unit_vectors() -> None:
 def test_unknown_peer() -> None:
     with pytest.raises(InputError, match="no peer 'annoy'"):
         bench_search(500, 4, k=2, peers=("annoy",), say=lambda line: None)
+
+
+def test_families_side_by_side(tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    said: list[str] = []
+    peers = ("fanng", "faiss-hnsw", "faiss-hnsw-sq8")
+    rows = bench_families(1500, 16, 5, ("apart", "duplicates"), peers, tmp_path, queries=50, say=said.append)
+    assert {(row["family"], row["engine"]) for row in rows} == {
+        (name, peer) for name in ("apart", "duplicates") for peer in peers
+    }
+    assert all(0 < row["distances_per_query"] < 1600 and row["commit"] is not None for row in rows)
+    assert max(row["recall"] for row in rows if row["engine"] == "fanng") > 0.99
+    assert len(said) == 4 and "over faiss-hnsw" in said[0]
+    with (tmp_path / "search_families.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == len(rows)
+    assert ratios([row for row in rows if row["engine"] == "fanng"], 5) == []
+
+
+def test_any_of_equally_far_points_is_an_answer() -> None:
+    data = Family(torch.tensor([[0.0], [1.0], [1.0], [5.0]]), torch.tensor([[0.0]]))
+    truth = torch.tensor([[0.0, 1.0]])
+    found = {(0, 1): 1.0, (0, 2): 1.0, (0, 3): 0.5, (0, -1): 0.5}
+    for pair, share in found.items():
+        assert answered_share(torch.tensor([pair]), data, truth) == share
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, "unseen"])
+def test_families_are_repeatable_and_held_out(name: str) -> None:
+    data, again = family(name, 600, 12, 40, seed=3), family(name, 600, 12, 40, seed=3)
+    assert torch.equal(data.points, again.points) and torch.equal(data.queries, again.queries)
+    assert data.points.shape == (600, 12) and data.queries.shape == (40, 12)
+    assert torch.isfinite(data.points).all() and not torch.equal(data.points, family(name, 600, 12, 40).points)
+
+
+def test_families_differ_in_kind() -> None:
+    def spread(name: str) -> float:
+        """Return the median distance to any other point over that to the nearest one."""
+        x = family(name, 1500, 32, 10).points
+        d = torch.cdist(x, x)
+        return float(d.median() / d.fill_diagonal_(torch.inf).amin(1).median().clamp(min=1e-6))
+
+    assert spread("touching") < spread("apart") < spread("far apart")
+    assert spread("duplicates") > 1e3 and spread("uniform") < 3 < spread("low dimension")
+    with pytest.raises(InputError, match="no family 'round'"):
+        family("round", 10, 2)

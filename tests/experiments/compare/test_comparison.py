@@ -205,12 +205,12 @@ def test_losses_are_compared_trained_wide_and_kept_narrow(digits, tmp_path):
 
 
 def test_a_frozen_networks_features_are_computed_once(digits, tmp_path, monkeypatch):
-    embedded = []
-    real = feed.embed
-    monkeypatch.setattr(feed, "embed", lambda *a, **k: embedded.append(1) or real(*a, **k))
+    written = []
+    real = feed.write_tensors
+    monkeypatch.setattr(feed, "write_tensors", lambda path, tensors: written.append(path) or real(path, tensors))
     settings = replace(SETTINGS, network="efficientnet-lite0", weights="imagenet", resize=32, crop_size=32, epochs=1)
     rows = compare(digits, ["nngk", "softmax"], settings, out=tmp_path, seeds=2)
-    assert len(embedded) == 3  # the three parts, for all four runs
+    assert len(written) == len(set(written)) == 3  # of the three tables, for all four runs
     assert all("recall@1" in row for row in rows)
 
 

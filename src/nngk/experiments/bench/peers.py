@@ -35,6 +35,7 @@ PEERS = {
     "fanng": Peer(lambda d, k, t, s: FANNG(d, neighbours=max(48, k), seed=s, threads=t), "ef", pools),
     "faiss-flat": Peer(lambda d, k, t, s: Faiss(d, "flat", threads=t), None, lambda k: [0], approximate=False),
     "faiss-hnsw": Peer(lambda d, k, t, s: Faiss(d, "hnsw", threads=t), "ef", pools),
+    "faiss-hnsw-sq8": Peer(lambda d, k, t, s: Faiss(d, "hnsw-sq8", threads=t), "ef", pools),
     "faiss-ivf": Peer(lambda d, k, t, s: Faiss(d, "ivf", threads=t), "probes", lambda k: [4, 8, 16, 32, 64, 128, 256]),
     "hnswlib": Peer(lambda d, k, t, s: Hnswlib(d, seed=s, threads=t), "ef", pools),
     "pynndescent": Peer(
@@ -52,18 +53,36 @@ class Prepared(NamedTuple):
     seconds: float
     search: Callable[[Tensor, int, float], Tensor]
 
+    def distances(self, q: Tensor, k: int, value: float) -> float | None:
+        """Return the distance computations of one query on average, where the engine counts them."""
+        if isinstance(self.engine, FANNG):
+            before = self.engine.stats()
+            self.search(q, k, value)
+            after = self.engine.stats()
+            return (after["distances"] - before["distances"]) / (after["queries"] - before["queries"])
+        if isinstance(self.engine, Faiss) and self.engine.kind.startswith("hnsw"):
+            counter = self.engine.faiss.cvar.hnsw_stats
+            counter.reset()
+            self.search(q, k, value)
+            return float(counter.ndis) / len(q)
+        return None
 
-def prepare(name: str, x: Tensor, threads: int, seed: int) -> Prepared:
-    """Build one engine for queries."""
+
+def prepare(name: str, x: Tensor, threads: int, seed: int, clock: Callable[[], float] = time.perf_counter) -> Prepared:
+    """Build one engine for queries, timed by a clock."""
     if name not in PEERS:
         raise InputError(f"There is no peer {name!r}; take some of {', '.join(PEERS)}.")
     peer = PEERS[name]
-    start = time.perf_counter()
+    if name == "pynndescent":  # compile before the clock starts
+        warm = peer.make(x.shape[1], 0, threads, seed)
+        warm.add(x[:500])
+        warm.index(warm.neighbours).prepare()
+    start = clock()
     engine = peer.make(x.shape[1], 0, threads, seed)
     engine.add(x)
     if name == "pynndescent":
         engine.index(engine.neighbours).prepare()
-    seconds = time.perf_counter() - start
+    seconds = clock() - start
 
     def search(q: Tensor, k: int, value: float) -> Tensor:
         if name == "fanng":

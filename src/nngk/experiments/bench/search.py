@@ -17,7 +17,6 @@ from nngk.experiments.bench.points import clustered_features
 from nngk.experiments.record import append_rows, provenance
 from nngk.search.calibration import found_share
 from nngk.search.exact import Exact
-from nngk.search.fanng import FANNG
 
 QUERIES = 1000
 ENOUGH = 0.997  # recall beyond which a sweep stops
@@ -83,11 +82,16 @@ def sweep(
     seed: int,
     about: Row,
     say: Callable[[str], None],
+    share: Callable[[Tensor, Tensor], float] = found_share,
 ) -> list[Row]:
-    """Recall and queries per second of one engine over the values of its knob."""
+    """Return recall and queries per second of one engine over the values of its knob.
+
+    One thread is timed by the processor's clock, which other work on the machine does not move.
+    """
+    clock = time.process_time if threads == 1 else time.perf_counter
     before = resident_bytes()
     try:
-        prepared = prepare(name, points, threads, seed)
+        prepared = prepare(name, points, threads, seed, clock)
     except MissingExtra as error:
         say(f"{name}: left out. {error}")
         return []
@@ -97,15 +101,16 @@ def sweep(
     for k, wanted in truth.items():
         for value in PEERS[name].values(k):
             times = []
-            for _ in range(2):
-                start = time.perf_counter()
+            for _ in range(3):
+                start = clock()
                 found = prepared.search(q, k, value)
-                times.append(time.perf_counter() - start)
+                times.append(clock() - start)
             row: Row = {"task": "queries", "engine": name, "k": k, "knob": PEERS[name].knob or "", "value": value}
-            row |= {"recall": round(found_share(found, wanted), 5), "queries_per_second": round(len(q) / min(times), 1)}
+            row |= {"recall": round(share(found, wanted), 5), "queries_per_second": round(len(q) / min(times), 1)}
             row |= {"build_seconds": round(prepared.seconds, 3), "memory_mb": round(memory / 1e6), **about}
-            if isinstance(prepared.engine, FANNG):
-                row["distances_per_query"] = round(distances_per_query(prepared.engine, q, k, int(value)), 1)
+            counted = prepared.distances(q, k, value)
+            if counted is not None:
+                row["distances_per_query"] = round(counted, 1)
             rows.append(row)
             say(f"{name:12} k={k:<4} {row['recall']:.4f} {row['queries_per_second']:>10.0f}/s")
             if row["recall"] >= ENOUGH:
@@ -149,14 +154,6 @@ def at_recall(rows: list[Row], engine: str, k: int, recall: float) -> float | No
         if r0 < recall <= r1:
             return float(q0 + (q1 - q0) * (recall - r0) / (r1 - r0))
     return line[0][1] if line and line[0][0] >= recall else None
-
-
-def distances_per_query(engine: FANNG, q: Tensor, k: int, ef: int) -> float:
-    """Distance computations of one query on average."""
-    before = engine.stats()
-    engine.search(q, k, ef=ef)
-    after = engine.stats()
-    return (after["distances"] - before["distances"]) / (after["queries"] - before["queries"])
 
 
 def sgemm_rate(threads: int, size: int = 2048) -> float:
