@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from nngk.cli.ask import classify_command
+from nngk.cli.use_model import classify_command
 
 from nngk.data import split
 from nngk.errors import InputError

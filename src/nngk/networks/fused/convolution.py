@@ -2,7 +2,8 @@
 
 PyTorch writes a convolution's result, reads it to add the bias, and reads it again for the ReLU: passes over the
 map that cost a network in half precision, whose products are fast, a good part of its time (docs/gpu.md). Launching
-the fused kernel takes the host longer than launching the three, so that it pays only in a CUDA graph.
+the fused kernel takes the host longer than launching the three, so that it pays only in a CUDA graph, or for so many
+images that the host is ahead of the GPU anyway.
 """
 
 from typing import Any
@@ -12,6 +13,10 @@ from torch import Tensor
 from torch.nn.functional import conv2d
 
 from nngk.accel import DTYPES, is_capturing
+
+# With 512 images of 224 pixels the fused way takes 0.5 to 0.6 of the time, with 128 it takes 1.2 to 1.3 of it
+# (results/gpu_convolutions.csv).
+MANY = 256
 
 
 def conv_relu(
@@ -32,12 +37,13 @@ def conv_relu(
 
 
 def fusable(x: Tensor) -> bool:
-    """Return whether cuDNN's fused convolution can work on ``x``, and pays: while a CUDA graph is being captured.
+    """Return whether cuDNN's fused convolution can work on ``x``, and pays: in a CUDA graph, or for many images.
 
     ROCm calls its own library by the same name, without that operation.
     """
     cudnn = torch.version.cuda is not None and torch.backends.cudnn.enabled and torch.backends.cudnn.is_available()
-    return is_capturing() and x.is_cuda and x.dtype in DTYPES and cudnn and not torch.compiler.is_compiling()
+    pays = is_capturing() or len(x) >= MANY
+    return pays and x.is_cuda and x.dtype in DTYPES and cudnn and not torch.compiler.is_compiling()
 
 
 class _ConvReLU(torch.autograd.Function):
