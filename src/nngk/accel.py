@@ -22,18 +22,20 @@ _thread = threading.local()
 
 @functools.cache
 def interpreted() -> bool:
-    """Whether Triton's interpreter runs the kernels, on the CPU."""
+    """Return whether Triton's interpreter runs the kernels, on the CPU."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 @functools.cache
 def installed() -> bool:
-    """Whether Triton can be imported."""
+    """Return whether Triton can be imported."""
     return importlib.util.find_spec("triton") is not None
 
 
 def usable(*tensors: Tensor) -> bool:
-    """Whether the fused losses can work on these tensors: on a GPU, in single or half precision, with Triton installed.
+    """Return whether the fused losses can work on these tensors.
+
+    They can on a GPU, in single or half precision, where Triton is installed.
 
     >>> usable(torch.zeros(1, dtype=torch.float64))
     False
@@ -65,14 +67,14 @@ def is_capturing() -> bool:
 
 
 def device_of(x: Tensor) -> Any:
-    """Kernels are launched on the current device; make it the one that holds ``x``."""
+    """Make the device that holds ``x`` the current one, on which kernels are launched."""
     if not x.is_cuda or x.get_device() == torch.cuda.current_device():
         return _NOTHING
     return torch.cuda.device_of(x)
 
 
 class Tiles(NamedTuple):
-    """Gathered elements a program holds at once, and its warps; a row is cut into pieces of at most ``width``."""
+    """How many gathered elements a program holds at once, the largest piece of a row, and the number of warps."""
 
     elements: int = 4096
     width: int = 512
@@ -107,12 +109,12 @@ def launch(
 
 
 def blocks(tiles: Tiles, dim: int, count: int) -> tuple[int, int]:
-    """Rows and columns of a program's tile of gathered rows, powers of two."""
+    """Return the rows and columns of a program's tile of gathered rows, powers of two."""
     width = max(16, min(tiles.width, power_of_two(dim)))
     rows = max(1, min(tiles.elements // width, 128, power_of_two(count)))
     return rows, width
 
 
 def power_of_two(n: int) -> int:
-    """The least power of two that is not below ``n``."""
+    """Return the least power of two that is not below ``n``."""
     return 1 << (n - 1).bit_length()

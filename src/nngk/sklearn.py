@@ -197,7 +197,7 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):
         return {**state, "_built": None} if "_built" in state else state
 
     def _k(self) -> int:
-        """How many centres a query meets."""
+        """Return how many centres a query meets."""
         return len(self.centres_) if self.n_neighbours is None else min(self.n_neighbours, len(self.centres_))
 
     def _tensor(self, values: np.ndarray) -> Tensor:

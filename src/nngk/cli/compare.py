@@ -54,7 +54,7 @@ def compare_command(
     **options: Any,
 ) -> None:
     """Train several losses on DATA with the same split, network, augmentation and budget. The epoch is chosen by
-    validation, and the test part is looked at once per run. A stopped comparison goes on.
+    validation, and the test part is scored at the end of each run. A stopped comparison goes on.
 
     \b
     nngk compare photos/ --losses nngk,softmax,proxy-anchor --seeds 3 --dim 64 --out comparison

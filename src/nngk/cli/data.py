@@ -54,7 +54,7 @@ def download_command(name: str, directory: Path) -> None:
     type=click.IntRange(1),
     default=256,
     show_default=True,
-    help="Store images as squares of this many pixels a side.",
+    help="Store images as squares of this many pixels per side.",
 )
 @click.option(
     "--task",

@@ -22,7 +22,7 @@ _DAMAGE += (struct.error, zlib.error, RuntimeError, Image.DecompressionBombError
 
 
 def load_image(source: Any) -> Image.Image:
-    """An upright RGB picture from a path, a PIL image, an array or a tensor.
+    """Return an upright RGB picture from a path, a PIL image, an array or a tensor.
 
     Arrays are (H, W), (H, W, C) or (C, H, W); integers span their type's range, floats span 0 to 1. Greyscale,
     palette, 16-bit and CMYK become RGB, transparency is laid on white, EXIF rotation is applied.
@@ -44,7 +44,7 @@ def load_image(source: Any) -> Image.Image:
 
 
 def square(source: Any, size: int, box: Sequence[float] | np.ndarray | None = None) -> torch.Tensor:
-    """The picture (or its box, clipped to the picture) squashed to a uint8 tensor (3, size, size).
+    """Return the picture (or its box, clipped to the picture) squashed to a uint8 tensor (3, size, size).
 
     >>> square(np.zeros((4, 6, 3), dtype=np.uint8), 8).shape
     torch.Size([3, 8, 8])
@@ -58,7 +58,7 @@ def square(source: Any, size: int, box: Sequence[float] | np.ndarray | None = No
 
 
 def squares(sources: Sequence[Any], size: int) -> torch.Tensor:
-    """Several pictures as one uint8 batch (B, 3, size, size).
+    """Return several pictures as one uint8 batch (B, 3, size, size).
 
     >>> squares([np.zeros((4, 6), dtype=np.uint8)] * 2, 8).shape
     torch.Size([2, 3, 8, 8])
@@ -69,7 +69,7 @@ def squares(sources: Sequence[Any], size: int) -> torch.Tensor:
 
 
 def _clip(box: Sequence[float] | np.ndarray, image: Image.Image, source: Any) -> tuple[int, int, int, int]:
-    """Every pixel that the box touches and the picture has."""
+    """Return the box of all pixels that the box touches and the picture has."""
     x1, y1, x2, y2 = (float(v) for v in box)
     clipped = (
         *(max(math.floor(x1), 0), max(math.floor(y1), 0)),
@@ -119,7 +119,10 @@ def _rgb(image: Image.Image, name: str) -> Image.Image:
 
 
 def _deep_grey(values: np.ndarray, mode: str) -> np.ndarray:
-    """More than 8 bits of grey as uint8. Pillow's 'I' and 'F' do not say their range, so it is read off the data."""
+    """Convert more than 8 bits of grey to uint8.
+
+    Pillow's 'I' and 'F' do not state their range, so it is inferred from the data.
+    """
     deep = values.astype(np.float64)
     top = float(deep.max())
     if mode.startswith("I;16") or top > 255:

@@ -73,7 +73,7 @@ class Images:
         self.__dict__ = {**state, "_stores": [map_images(Path(file)) for file in state["_stores"]]}
 
     def batch(self, indices: Sequence[int] | np.ndarray | torch.Tensor) -> torch.Tensor:
-        """The pictures at `indices`, uint8 (B, 3, S, S)."""
+        """Return the pictures at `indices`, uint8 (B, 3, S, S)."""
         rows = np.asarray(indices, dtype=np.int64).reshape(-1)
         if len(rows) and not (-len(self) <= rows.min() and rows.max() < len(self)):
             raise IndexError(f"There are {len(self)} images, so there is no image {rows.max()}.")
@@ -133,7 +133,7 @@ class ImageDataset(Dataset[tuple[torch.Tensor, int, int]]):
 
 
 def _in_one_pack(table: ImageTable, size: int) -> tuple[np.memmap, np.ndarray] | None:
-    """The array and the rows of a table read from a pack of this size: nothing is left to decode."""
+    """Return the array and the rows of a table read from a pack of this size: nothing is left to decode."""
     if not len(table) or (table.boxes is not None and not np.isnan(table.boxes).all()):
         return None
     rows = [row_number(path) for path in table.paths]

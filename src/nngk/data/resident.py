@@ -57,7 +57,7 @@ class Resident:
         return len(self.pixels)
 
     def batch(self, indices: Sequence[int] | np.ndarray | Tensor) -> Tensor:
-        """The pictures at ``indices``, uint8 (B, 3, S, S), where the images are."""
+        """Return the pictures at ``indices``, uint8 (B, 3, S, S), where the images are."""
         chosen = torch.as_tensor(indices).to(self.device, torch.int64)
         if self.pin:
             out = torch.empty((len(chosen), *self.pixels.shape[1:]), dtype=self.pixels.dtype, pin_memory=True)
@@ -75,8 +75,10 @@ def kept(
     advance: Callable[[int], object] | None = None,
     free: Callable[[torch.device], int] | None = None,
 ) -> BatchSource:
-    """The images in the GPU's memory if they fit ``limit`` bytes and half of what is free there; in pinned memory if
-    they fit the limit alone; otherwise as they are, to be read batch by batch.
+    """Return the images, kept in memory where they fit.
+
+    They are kept in the GPU's memory if they fit ``limit`` bytes and half of what is free there, and in pinned memory
+    if they fit the limit alone. Otherwise they are returned as they are, to be read batch by batch.
 
     >>> kept([], 8, torch.device("cpu"), 1e9)
     []

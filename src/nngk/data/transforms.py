@@ -68,7 +68,7 @@ class Augmentation:
     def draw(
         self, count: int, height: int, width: int, generator: torch.Generator | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Windows (count, 4) as left, top, width, height in pixels, and which images are mirrored (count,)."""
+        """Draw windows (count, 4) as left, top, width, height in pixels, and which images are mirrored (count,)."""
         device = generator.device if generator is not None else torch.device("cpu")
 
         def uniform(*shape: int) -> torch.Tensor:
@@ -110,7 +110,7 @@ class Augmentation:
 def centre_crop(
     size: int, mean: tuple[float, ...] = IMAGENET_MEAN, std: tuple[float, ...] = IMAGENET_STD
 ) -> Augmentation:
-    """The centre crop without a flip: what embeddings are computed from.
+    """Return the centre crop without a flip: what embeddings are computed from.
 
     >>> centre_crop(8)(torch.zeros((1, 3, 10, 10), dtype=torch.uint8)).shape
     torch.Size([1, 3, 8, 8])
@@ -119,7 +119,7 @@ def centre_crop(
 
 
 def _placed(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A small tensor on the device of the images."""
+    """Return a small tensor on the device of the images."""
     if device.type == "cuda" and numbers.device.type == "cpu":
         return numbers.pin_memory().to(device, non_blocking=True)
     return numbers.to(device)
@@ -127,13 +127,13 @@ def _placed(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 @functools.lru_cache(maxsize=64)
 def _channels(values: tuple[float, ...], device: torch.device) -> torch.Tensor:
-    """A number for each channel, copied to a device once."""
+    """Return a number for each channel, copied to a device once."""
     with torch.inference_mode(False):
         return torch.tensor(values, device=device).view(-1, 1, 1)
 
 
 def _sample(batch: torch.Tensor, windows: torch.Tensor, flipped: torch.Tensor, size: int) -> torch.Tensor:
-    """Bilinear samples at the centres of a size×size grid laid over each window, float32."""
+    """Return bilinear samples at the centres of a size×size grid laid over each window, float32."""
     height, width = batch.shape[-2:]
     left, top, wide, tall = windows.unbind(1)
     steps = (torch.arange(size, device=batch.device) + 0.5) / size  # (size,) of the way across a window

@@ -10,7 +10,7 @@ from nngk.metrics.inputs import class_numbers, matrix
 
 
 def top_k_accuracy(probabilities: Any, labels: Any, k: int = 1) -> float:
-    """The share of rows whose true class is among the ``k`` highest scores, which need not sum to one.
+    """Return the share of rows whose true class is among the ``k`` highest scores, which need not sum to one.
 
     >>> top_k_accuracy([[0.1, 0.7, 0.2], [0.5, 0.2, 0.3]], [2, 0], k=2)
     1.0
@@ -23,7 +23,7 @@ def top_k_accuracy(probabilities: Any, labels: Any, k: int = 1) -> float:
 
 
 def expected_calibration_error(probabilities: Any, labels: Any, bins: int = 15) -> float:
-    """``Σ_b n_b/n · |accuracy - mean confidence|`` over ``bins`` of equal width of the top probability.
+    """Return ``Σ_b n_b/n · |accuracy - mean confidence|`` over ``bins`` of equal width of the top probability.
 
     >>> round(expected_calibration_error([[0.8, 0.2], [0.8, 0.2]], [0, 1]), 3)
     0.3

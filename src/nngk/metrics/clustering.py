@@ -21,7 +21,7 @@ class KMeans(NamedTuple):
 def kmeans(
     x: Any, k: int, *, seed: int = 0, restarts: int = 1, iterations: int = 100, tolerance: float = 1e-4
 ) -> KMeans:
-    """Lloyd's algorithm from greedy k-means++ seeds; the best of ``restarts``.
+    """Cluster with Lloyd's algorithm from greedy k-means++ seeds; the best of ``restarts``.
 
     Stops after ``iterations`` or when the centres move, in squared distance, by less than ``tolerance`` times
     the mean variance of the columns.
@@ -46,7 +46,7 @@ def kmeans(
 
 
 def nmi(embeddings: Any, labels: Any, *, seeds: int = 10, seed: int = 0, restarts: int = 1) -> float:
-    """The NMI of the classes with as many k-means clusters of the embeddings; the mean over ``seeds`` runs.
+    """Return the NMI of the classes with as many k-means clusters of the embeddings; the mean over ``seeds`` runs.
 
     >>> nmi([[0.0], [1.0], [10.0], [11.0]], [0, 0, 1, 1])
     1.0
@@ -61,7 +61,7 @@ def nmi(embeddings: Any, labels: Any, *, seeds: int = 10, seed: int = 0, restart
 
 
 def normalised_mutual_information(a: Any, b: Any) -> float:
-    """``2 I(a; b) / (H(a) + H(b))``: the arithmetic normaliser; 1 when both have one cluster.
+    """Return ``2 I(a; b) / (H(a) + H(b))``: the arithmetic normaliser; 1 when both have one cluster.
 
     >>> round(normalised_mutual_information([0, 0, 1, 1], [0, 0, 1, 2]), 3)
     0.8
@@ -88,7 +88,7 @@ def normalised_mutual_information(a: Any, b: Any) -> float:
 
 
 def _seeds(x: Tensor, k: int, generator: torch.Generator) -> Tensor:
-    """Greedy k-means++: of a few draws by squared distance, the one that lowers the sum most."""
+    """Draw greedy k-means++ seeds: of a few draws by squared distance, the one that lowers the sum most."""
     trials = 2 + int(math.log(k))
     norms = x.square().sum(1)
     chosen = [int(torch.randint(len(x), (1,), generator=generator))]
@@ -108,7 +108,7 @@ def _seeds(x: Tensor, k: int, generator: torch.Generator) -> Tensor:
 
 
 def _squared(x: Tensor, norms: Tensor, chosen: Tensor) -> Tensor:
-    """Squared distances (n, chosen) of centred points to some of them, by a product."""
+    """Return the squared distances (n, chosen) of centred points to some of them, by a product."""
     both = norms[:, None] + norms[chosen]
     distances = torch.addmm(both, x, x[chosen].T, alpha=-2)
     # What is left of a point's distance to itself, or to its double, is rounding: never to be drawn.
@@ -128,7 +128,7 @@ def _lloyd(x: Tensor, centres: Tensor, iterations: int, enough: float) -> KMeans
 
 
 def _assign(x: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
-    """The nearest centre of every point and the squared distance to it."""
+    """Return the nearest centre of every point and the squared distance to it."""
     norms = centres.square().sum(1)
     block = max(1, TILE // len(centres))
     parts = [torch.addmm(norms, part, centres.T, alpha=-2).argmin(1) for part in x.split(block)]
@@ -137,7 +137,7 @@ def _assign(x: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _means(x: Tensor, clusters: Tensor, distances: Tensor, centres: Tensor) -> Tensor:
-    """The clusters' means; an empty cluster moves to a point that lies far from its centre."""
+    """Return the clusters' means; an empty cluster moves to a point that lies far from its centre."""
     # In float64 the order of a GPU's atomic additions is lost in the rounding back.
     sums = torch.zeros(centres.shape, dtype=torch.float64, device=x.device).index_add_(0, clusters, x.double())
     counts = torch.bincount(clusters, minlength=len(centres))

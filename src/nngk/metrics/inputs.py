@@ -12,10 +12,10 @@ TILE = 1 << 24
 
 
 def matrix(values: Any, what: str) -> Tensor:
-    """A finite matrix (n, columns), n > 0, without gradient; lower precision becomes float32."""
+    """Return a finite matrix (n, columns), n > 0, without gradient; lower precision becomes float32."""
     x = torch.as_tensor(values).detach()
     if x.ndim != 2 or not x.numel():
-        raise InputError(f"{what} must be a matrix with a row an example, got the shape {tuple(x.shape)}.")
+        raise InputError(f"{what} must be a matrix with one row per example, got the shape {tuple(x.shape)}.")
     if x.dtype != torch.float64:
         x = x.float()
     if not torch.isfinite(x).all():
@@ -28,7 +28,7 @@ def matrix(values: Any, what: str) -> Tensor:
 
 
 def class_numbers(labels: Any, rows: int, what: str, device: torch.device) -> Tensor:
-    """Integer labels (rows,) on ``device``."""
+    """Return integer labels (rows,) on ``device``."""
     y = torch.as_tensor(labels, device=device).detach()
     if y.ndim != 1 or len(y) != rows:
         raise InputError(f"Expected one label for each of the {rows} rows of {what}, got the shape {tuple(y.shape)}.")

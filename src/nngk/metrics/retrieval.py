@@ -16,7 +16,7 @@ from nngk.metrics.inputs import TILE, class_numbers, matrix
 
 
 def retrieval_scores(embeddings: Any, labels: Any, ks: Sequence[int] = (1, 2, 4, 8)) -> dict[str, float]:
-    """All retrieval metrics in one pass: 'recall@K' for K in ``ks``, 'r_precision', 'map@r'.
+    """Return all retrieval metrics in one pass: 'recall@K' for K in ``ks``, 'r_precision', 'map@r'.
 
     A K beyond the number of other examples counts all of them.
 
@@ -45,7 +45,7 @@ def retrieval_scores(embeddings: Any, labels: Any, ks: Sequence[int] = (1, 2, 4,
 
 
 def recall_at_k(embeddings: Any, labels: Any, k: int = 1) -> float:
-    """The share of queries with one of their class among the ``k`` nearest others.
+    """Return the share of queries with one of their class among the ``k`` nearest others.
 
     Queries whose class has no other member are left out of the mean, as pytorch-metric-learning does.
 
@@ -56,7 +56,7 @@ def recall_at_k(embeddings: Any, labels: Any, k: int = 1) -> float:
 
 
 def r_precision(embeddings: Any, labels: Any) -> float:
-    """The mean share of the query's class among its R nearest others, of which R have its class.
+    """Return the mean share of the query's class among its R nearest others, of which R have its class.
 
     >>> r_precision([[0.0], [1.0], [5.0], [5.5]], [0, 0, 1, 0])
     0.5
@@ -65,7 +65,7 @@ def r_precision(embeddings: Any, labels: Any) -> float:
 
 
 def mean_average_precision_at_r(embeddings: Any, labels: Any) -> float:
-    """MAP@R: ``1/R Σ_{i ≤ R} precision at i · [the i-th is right]``, the mean over queries.
+    """Return MAP@R: ``1/R Σ_{i ≤ R} precision at i · [the i-th is right]``, the mean over queries.
 
     >>> mean_average_precision_at_r([[0.0], [1.0], [5.0], [5.5]], [0, 0, 1, 1])
     1.0
@@ -90,7 +90,7 @@ def _checked(embeddings: Any, labels: Any) -> tuple[Tensor, Tensor]:
 
 
 def _rankings(x: Tensor, depth: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Blocks of queries (rows,) and the indices of their ``depth`` nearest others (rows, depth)."""
+    """Yield blocks of queries (rows,) and the indices of their ``depth`` nearest others (rows, depth)."""
     x = x - x.mean(0)  # near the origin the rounding of |c|² - 2xc is least
     norms = x.square().sum(1)
     block = max(1, TILE // len(x))
@@ -104,7 +104,7 @@ def _rankings(x: Tensor, depth: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _sums(hits: Tensor, relevant: Tensor, ks: Sequence[int]) -> Tensor:
-    """The block's sums of every Recall@K, R-precision and average precision at R, in float64."""
+    """Return the block's sums of every Recall@K, R-precision and average precision at R, in float64."""
     hits, relevant = hits[relevant > 0], relevant[relevant > 0]
     rank = torch.arange(1, hits.shape[1] + 1, device=hits.device)
     within = hits & (rank <= relevant[:, None])

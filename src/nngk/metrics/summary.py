@@ -10,7 +10,7 @@ from nngk.metrics.retrieval import retrieval_scores
 def evaluate(
     embeddings: Any, labels: Any, *, ks: Sequence[int] = (1, 2, 4, 8), nmi_seeds: int = 10, seed: int = 0
 ) -> dict[str, float]:
-    """Recall@K, R-precision, MAP@R and NMI of embeddings (n, dim) with class labels (n,), as fractions.
+    """Return Recall@K, R-precision, MAP@R and NMI of embeddings (n, dim) with class labels (n,), as fractions.
 
     Runs on the embeddings' device in blocks of bounded memory. A query whose class has no other member is
     left out of the retrieval means. ``nmi_seeds=0`` leaves 'nmi' out, which costs the most.

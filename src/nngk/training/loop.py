@@ -32,7 +32,7 @@ from nngk.training.settings import OF_THE_MACHINE, Settings
 from nngk.training.step import mixed, take_step
 from nngk.training.validation import validate
 
-QUICK_SAVE = 0.2  # seconds that nobody minds
+QUICK_SAVE = 0.2  # seconds that do not disturb
 
 
 class Interrupted(InputError):

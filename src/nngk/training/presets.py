@@ -86,7 +86,7 @@ OWN: dict[str, dict[str, Any]] = {
 }
 
 
-# The network stays as it came: what is left to learn is small, learns fast, and sees no crops.
+# The network is not trained: what is left to learn is small, learns fast, and sees no crops.
 FROZEN: dict[str, Any] = {"freeze": True, "layers": None, "lr": 1e-3, "weight_lr_factor": 10.0}
 
 # The path and not the figures: seconds on any machine.

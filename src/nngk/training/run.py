@@ -28,7 +28,7 @@ _NOTHING = contextlib.nullcontext()
 
 
 def unprofiled(stage: str) -> contextlib.AbstractContextManager[Any]:
-    """Return the context of a stage that nobody profiles."""
+    """Return the context of a stage that is not profiled."""
     return _NOTHING
 
 

@@ -164,7 +164,7 @@ class Settings:
     resize: int | None = setting(
         None,
         IMAGES,
-        "Read images as squares of this many pixels a side, before cropping. "
+        "Read images as squares of this many pixels per side, before cropping. "
         "With 'auto' it is the size that the network's weights were trained with.",
         least=1,
         empty="auto",
@@ -172,7 +172,7 @@ class Settings:
     crop_size: int | None = setting(
         None,
         IMAGES,
-        "Show the network crops of this many pixels a side. "
+        "Show the network crops of this many pixels per side. "
         "With 'auto' it is the size that the network's weights were trained with.",
         least=1,
         empty="auto",
@@ -180,7 +180,7 @@ class Settings:
     train_crop_size: int | None = setting(
         None,
         IMAGES,
-        "Use crops of this many pixels a side in training steps. With 'auto' it is 'crop_size'. "
+        "Use crops of this many pixels per side in training steps. With 'auto' it is 'crop_size'. "
         "A smaller size suits resized crops, in which objects are larger than in whole images.",
         least=1,
         empty="auto",

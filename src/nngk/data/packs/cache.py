@@ -26,7 +26,7 @@ _PREFIX = "cache-"
 def cached(
     table: ImageTable, size: int, folder: Path, threads: int, progress: Seen | None = None
 ) -> tuple[list[np.memmap], np.ndarray, np.ndarray]:
-    """The arrays that hold the table's pictures, and for each picture the number of its array and its row there."""
+    """Return the arrays that hold the table's pictures, and for each picture its array's number and its row."""
     wanted = picture_keys(table)
     packs, found = _look_up(folder, size, wanted)
     if (found[:, 0] < 0).any():

@@ -14,7 +14,10 @@ from nngk.errors import InputError
 
 
 def picture_keys(table: ImageTable) -> list[str]:
-    """What each decoded image depends on: the file, its time and length, and the box. Equal keys, equal pixels."""
+    """Return one key per image of what its pixels depend on: the file, its time and length, and the box.
+
+    Equal keys mean equal pixels.
+    """
     found: dict[Path, str] = {}
     result = []
     for row, path in enumerate(table.paths):
@@ -31,7 +34,7 @@ def picture_keys(table: ImageTable) -> list[str]:
 
 
 def picture_places(table: ImageTable) -> list[str]:
-    """Where each image lies, as a hash: a pack that travels does not tell its writer's folders."""
+    """Return where each image lies, as a hash: a pack that travels does not tell its writer's folders."""
     return [_hash(absolute(path)) for path in table.paths]
 
 

@@ -37,12 +37,12 @@ class Pack:
 
 
 def is_pack(folder: Path) -> bool:
-    """Whether a folder holds a finished pack."""
+    """Return whether a folder holds a finished pack."""
     return (folder / TABLE).is_file() and (folder / IMAGES).is_file()
 
 
 def was_pack(folder: Path) -> bool:
-    """Whether a folder holds a pack, or what is left of one: somebody's own table.json is neither."""
+    """Return whether a folder holds a pack, or what is left of one: somebody's own table.json is neither."""
     if is_pack(folder):
         return True
     try:
@@ -78,7 +78,7 @@ def open_pack(folder: Path) -> Pack:
 
 
 def finished(folder: Path) -> Pack | None:
-    """The pack in a folder; None where there is none, or a damaged one, which is as good as none."""
+    """Return the pack in a folder; None where there is none, or a damaged one, which is as good as none."""
     if not is_pack(folder):
         return None
     try:
@@ -88,7 +88,7 @@ def finished(folder: Path) -> Pack | None:
 
 
 def map_images(file: Path) -> np.memmap:
-    """The array in `file`, mapped afresh whenever the file has been replaced."""
+    """Return the array in `file`, mapped afresh whenever the file has been replaced."""
     stat = file.stat()
     return _map(str(file), stat.st_mtime_ns, stat.st_size)
 
@@ -99,12 +99,12 @@ def _map(file: str, mtime: int, size: int) -> np.memmap:
 
 
 def row_path(folder: Path, row: int, original: str) -> Path:
-    """The path of one picture of a pack."""
+    """Return the path of one picture of a pack."""
     return folder / IMAGES / f"{row:08d} {Path(original).name}"
 
 
 def row_number(path: Path) -> int | None:
-    """The row that a path inside a pack means; None for any other path."""
+    """Return the row that a path inside a pack means; None for any other path."""
     if path.parent.name != IMAGES:
         return None
     digits = path.name.split(" ", 1)[0]
@@ -112,7 +112,7 @@ def row_number(path: Path) -> int | None:
 
 
 def packed_row(path: Path) -> np.ndarray | None:
-    """The pixels (3, S, S) of a path inside a pack; None for a path that is not."""
+    """Return the pixels (3, S, S) of a path inside a pack; None for a path that is not."""
     row = row_number(path)
     if row is None or not path.parent.is_file():
         return None
@@ -123,7 +123,7 @@ def packed_row(path: Path) -> np.ndarray | None:
 
 
 def pack_table(folder: Path) -> ImageTable:
-    """The table of a pack. Its paths lead into the pack, its boxes are already applied."""
+    """Return the table of a pack. Its paths lead into the pack, its boxes are already applied."""
     meta = open_pack(folder).meta
     return ImageTable(
         paths=[row_path(folder, row, path) for row, path in enumerate(meta["paths"])],

@@ -122,7 +122,7 @@ def _meta(table: ImageTable, size: int, row_keys: list[str], sums: list[int]) ->
 
 
 def _relative(paths: list[Path]) -> list[str]:
-    """The paths below the folder that all of them share."""
+    """Return the paths below the folder that all of them share."""
     texts = [absolute(path) for path in paths]
     shared = os.path.commonpath([os.path.dirname(text) for text in texts])  # noqa: PTH120
     return [Path(text).relative_to(shared).as_posix() for text in texts]
@@ -138,7 +138,7 @@ def _save(folder: Path, target: np.memmap, sums: list[int], size: int, row_keys:
 
 
 def _resume(folder: Path, part: Path, size: int, row_keys: list[str]) -> tuple[np.memmap, list[int]]:
-    """The array to fill and the checksums of the rows that are already in it."""
+    """Return the array to fill and the checksums of the rows that are already in it."""
     shape = (len(row_keys), 3, size, size)
     try:
         state = json.loads((folder / "progress.json").read_text(encoding="utf-8"))

@@ -39,7 +39,7 @@ class Recipe:
     relu: bool = False  # whether the classifier stands behind a ReLU that the embedding leaves out
     dropout: float = 0.0  # the paper's, after the embedding layer
     maps: tuple[int, ...] = ()  # channels of the last feature maps, where more than the very last can be had
-    layers: int = 1  # how many of them serve best, where nobody says how many: docs/recipe.md
+    layers: int = 1  # how many of them are used unless a setting says otherwise: docs/recipe.md
 
 
 def _plain(build: Callable[[], nn.Module], channels: int) -> Callable[[], Built]:
