@@ -51,8 +51,8 @@ def main() -> None:
     parser = benchmark_parser(__doc__, "results/cuts.csv")
     add_sources(parser)
     parser.add_argument("--network", default="googlenet")
-    parser.add_argument("--wide", type=int, nargs="+", default=[1024, 2048])
-    parser.add_argument("--shrinkage", type=float, nargs="+", default=[3.0, 10.0])
+    parser.add_argument("--wide", type=int, nargs="+", help="[default: 1024 2048]")
+    parser.add_argument("--shrinkage", type=float, nargs="+", help="[default: 3 10]")
     parser.add_argument("--lr", type=float, nargs="+", default=[2e-5])
     parser.add_argument("--whiten", type=float, nargs="+", default=[0.0, 0.1, 0.2])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
@@ -60,8 +60,8 @@ def main() -> None:
     parser.add_argument("--shard", default="0/1", help="I/N: every Nth run from the Ith, for N programs side by side.")
     given = benchmark_options(parser)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    if given.quick:
-        given.wide, given.shrinkage, given.folds = [12], [3.0], [0]
+    given.wide = given.wide or ([12] if given.quick else [1024, 2048])
+    given.shrinkage = given.shrinkage or ([3.0] if given.quick else [3.0, 10.0])
     mine, shards = map(int, given.shard.split("/"))
     with tempfile.TemporaryDirectory() as home:
         sources = Sources(given.data, given.weights, Path(home), given.quick)

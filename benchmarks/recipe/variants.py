@@ -183,6 +183,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as home:
         sources = Sources(options.data, options.weights, Path(home), options.quick)
         table = sources.table("cub200", "metric").where("train").compact()  # the test classes are not read
+        print(f"{len(table)} images of {len(table.class_names)} classes", flush=True)
         chosen = list(product(options.folds, variants(options, sources).items()))
         for number, (fold, (name, settings)) in list(enumerate(chosen))[mine::shards]:
             settings = replace(settings, seed=settings.seed + fold, cache=str(options.cache or Path(home) / "images"))

@@ -21,7 +21,9 @@ def main() -> None:
     given = benchmark_options(parser)
     if given.quick:
         given.n, given.dim, given.k, given.families, given.peers = 600, 8, 5, ["apart"], ["fanng"]
-    bench_families(given.n, given.dim, given.k, given.families, given.peers, given.out, seed=given.seed)
+    bench_families(
+        given.n, given.dim, given.k, given.families, given.peers, given.out, seed=given.seed, commit=given.commit
+    )
 
 
 if __name__ == "__main__":

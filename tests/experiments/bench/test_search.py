@@ -61,14 +61,15 @@ def test_families_side_by_side(tmp_path: Path) -> None:
     pytest.importorskip("faiss")
     said: list[str] = []
     peers = ("fanng", "faiss-hnsw", "faiss-hnsw-sq8")
-    rows = bench_families(1500, 16, 5, ("apart", "duplicates"), peers, tmp_path, queries=50, say=said.append)
+    out = tmp_path / "families.csv"
+    rows = bench_families(1500, 16, 5, ("apart", "duplicates"), peers, out, queries=50, say=said.append)
     assert {(row["family"], row["engine"]) for row in rows} == {
         (name, peer) for name in ("apart", "duplicates") for peer in peers
     }
     assert all(0 < row["distances_per_query"] < 1600 and row["commit"] is not None for row in rows)
     assert max(row["recall"] for row in rows if row["engine"] == "fanng") > 0.99
     assert len(said) == 4 and "over faiss-hnsw" in said[0]
-    with (tmp_path / "search_families.csv").open() as file:
+    with out.open() as file:
         assert len(list(csv.DictReader(file))) == len(rows)
     assert ratios([row for row in rows if row["engine"] == "fanng"], 5) == []
 

@@ -36,11 +36,13 @@ def bench_families(
     *,
     queries: int = 1000,
     seed: int = 0,
+    commit: str | None = None,
     say: Callable[[str], None] = print,
 ) -> list[Row]:
     """Sweep engines over every family with one thread; return the rows and, with ``out``, add them to that CSV file.
 
-    Times are of the processor, so that other work on the machine changes them little.
+    Times are of the processor, so that other work on the machine changes them little. ``commit`` is that of the source,
+    where git is not there to ask.
 
     >>> rows = bench_families(600, 8, 5, ["apart"], ["fanng"], queries=50, say=lambda line: None)
     >>> rows[-1]["recall"] > 0.9
@@ -50,7 +52,7 @@ def bench_families(
     for name in names:
         data = family(name, n, dim, queries, seed=seed)
         truth = Exact(data.points).search(data.queries, k)[0]
-        about = provenance() | {"seed": seed, "threads": 1, "family": name, "n": n, "dim": dim}
+        about = provenance(commit=commit) | {"seed": seed, "threads": 1, "family": name, "n": n, "dim": dim}
 
         def share(found: Tensor, wanted: Tensor, data: Family = data) -> float:
             return answered_share(found, data, wanted)

@@ -1,0 +1,66 @@
+"""The search for the recipe: every variant and every cut is run once, without a look at the test classes."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+HOME = Path(__file__).parents[2]
+
+
+def search(out: Path, *words: str, program: str = "variants.py") -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(HOME / "src"), "OMP_NUM_THREADS": "1"}
+    command = [
+        sys.executable,
+        str(HOME / "benchmarks" / "recipe" / program),
+        "--data",
+        str(out.parent),
+        "--weights",
+        "imagenet",
+    ]
+    command += ["--quick", "--device", "cpu", "--out", str(out), "--commit", "abc", *words]
+    return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+
+def test_variants_are_run_once_and_written_down(tmp_path):
+    out = tmp_path / "recipes.csv"
+    first = search(out, "--only", "base", "two layers", "sigma learned", "all centres")
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.startswith("40 images of 4 classes")  # half of the eight classes: the others are for testing
+    with out.open() as file:
+        rows = {row["variant"]: row for row in csv.DictReader(file)}
+    assert len(rows) == 4
+    assert json.loads(rows["all centres"]["settings"])["n_neighbours"] is None
+    assert len(json.loads(rows["base"]["recall@1_by_epoch"])) == 2
+    assert 0 <= float(rows["sigma learned"]["map@r"]) <= 1
+    assert "only its last one" in rows["two layers"]["error"]  # of the small network: said, and the others went on
+    again = search(out, "--only", "base")
+    assert again.stdout.count("\n") == 1 and again.returncode == 0
+
+
+def test_a_bare_run_says_where_it_began_and_how_it_went(tmp_path):
+    out = tmp_path / "recipes.csv"
+    done = search(
+        out, "--list", "paper", "--bare", "--only", "GoogLeNet's own dropout", "the pooled features themselves"
+    )
+    assert done.returncode == 0, done.stderr
+    with out.open() as file:
+        rows = {row["variant"]: row for row in csv.DictReader(file)}
+    assert json.loads(rows["GoogLeNet's own dropout"]["settings"])["dropout"] == 0.4
+    for row in rows.values():
+        assert not any(name.startswith(("blend", "cut", "again", "read")) for name in row)
+        assert 0 <= float(row["start_recall@1"]) <= 1
+        assert all(len(json.loads(row[f"{name}_by_epoch"])) == 2 for name in ("recall@1", "loss"))
+
+
+def test_every_cut_of_a_run_is_written_down(tmp_path):
+    out = tmp_path / "cuts.csv"
+    done = search(out, "--wide", "8", "--shrinkage", "3", "--whiten", "0", "0.5", "--shard", "1/2", program="cuts.py")
+    assert done.returncode == 0, done.stderr
+    with out.open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["dim"], row["whiten"]) for row in rows] == [("2", "0.0"), ("2", "0.5"), ("4", "0.0"), ("4", "0.5")]
+    assert {row["fold"] for row in rows} == {"1"}  # the other fold is the other program's
+    assert len({row["map@r"] for row in rows}) > 1 and all(0 <= float(row["nmi"]) <= 1 for row in rows)
