@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nngk import moved
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "CentreBank": "nngk.bank.centres",
