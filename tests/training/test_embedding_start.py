@@ -135,7 +135,7 @@ def test_as_wide_as_it_is_kept_is_as_without(data, tmp_path):
 def test_what_cannot_be_reduced_is_refused(data, tmp_path):
     with pytest.raises(InputError, match="at least as large"):
         settings(dim=8, wide=4)
-    with pytest.raises(InputError, match="'wide' empty"):
+    with pytest.raises(InputError, match="'wide' is auto"):
         settings(dim=8, whiten=0.5)
     with pytest.raises(InputError, match="cannot be reduced"):
         make_run(data, tmp_path / "run", loss="softmax", dim=3, wide=8)
