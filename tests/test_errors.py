@@ -43,6 +43,7 @@ def test_lines_for_a_person_are_harmless(capsys, monkeypatch):
     assert capsys.readouterr().err == "reading \\x1b]0;title\\x07 and\\nmore\n"
 
 
+@pytest.mark.thorough
 def test_an_error_of_the_command_line_is_harmless(tmp_path):
     done = nngk("info", tmp_path / "no\x1b[2Jmodel\nhere")
     assert done.returncode == 1 and "\x1b" not in done.stderr and len(done.stderr.splitlines()) == 1

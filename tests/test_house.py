@@ -57,6 +57,7 @@ def imports(module: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda m: str(m.relative_to(SOURCE)))
+@pytest.mark.thorough
 def test_a_room_imports_only_what_it_may(module):
     home = room(module)
     if home in SKINS:

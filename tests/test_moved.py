@@ -54,6 +54,7 @@ def test_no_old_name_hides_something_else(old):
         assert found is None or found is import_module(MOVED[old])
 
 
+@pytest.mark.thorough
 def test_a_user_is_told_where_it_was_imported(forget, tmp_path):
     (tmp_path / "mine.py").write_text("x = 1\nfrom nngk.loss import GaussianKernelLoss\nfrom nngk import sigma\n")
     program = "import warnings; warnings.simplefilter('always'); import mine"

@@ -29,6 +29,7 @@ from nngk.sklearn import KernelClassifier
         KernelClassifier(n_neighbours=5, learn_weights=True, weight_steps=5),
     ]
 )
+@pytest.mark.thorough
 def test_scikit_learns_checks(estimator, check):
     check(estimator)
 
@@ -219,6 +220,7 @@ def test_bad_settings(call, message):
         call()
 
 
+@pytest.mark.thorough
 def test_without_scikit_learn_the_extra_is_named():
     program = (
         "import sys; sys.modules['sklearn'] = None\n"
@@ -256,6 +258,7 @@ def test_reversed_arrays(dtype):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("scale", [1e-12, 1e-6, 1.0, 1e6, 1e12])
 @pytest.mark.parametrize("sigma", [1e-15, 1e-3, 1e15, "auto"])
+@pytest.mark.thorough
 def test_what_is_not_refused_has_no_nan(dtype, scale, sigma):
     """From far away too, and whichever kernels underflow; the nearest class wins where one kernel decides."""
     x = (np.array([[0.0, 1.0], [0.1, 1.0], [5.0, 5.0], [5.1, 5.0]]) * scale).astype(dtype)

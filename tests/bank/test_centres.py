@@ -63,6 +63,7 @@ def random_bank(seed, m=14, k=5, dim=3, classes=3, guaranteed=1):
 
 @given(st.integers(0, 10_000), st.sampled_from(["anywhere", "missed", "first", "twice"]), st.booleans())
 @settings(max_examples=60, deadline=None)
+@pytest.mark.thorough
 def test_own_centre_never_contributes(seed, place, duplicates):
     """However a search orders its lists, and whether or not it returns the example itself or misses it."""
     bank, centres, g = random_bank(seed)

@@ -80,6 +80,7 @@ def run_there(script: str, out: Path, *options: str) -> subprocess.CompletedProc
 
 
 @pytest.mark.parametrize(("script", "numbers"), HERE)
+@pytest.mark.thorough
 def test_benchmark(tmp_path, monkeypatch, script, numbers):
     script, *words = script.split()
     run_here(monkeypatch, script, *words, "--out", str(tmp_path / "x.csv"))
@@ -90,6 +91,7 @@ def test_benchmark(tmp_path, monkeypatch, script, numbers):
 
 
 @pytest.mark.parametrize("script", INTERPRETED)
+@pytest.mark.thorough
 def test_kernels(tmp_path, script):
     pytest.importorskip("triton")
     done = run_there(script, tmp_path / "x.csv", "--quick", "--commit", "none+changes")

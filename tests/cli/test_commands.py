@@ -59,6 +59,7 @@ def ask(monkeypatch, capfd):
 # -- the walk
 
 
+@pytest.mark.thorough
 def test_train_answers_in_json_on_standard_output_alone(home):
     record = json.loads((home / "train.json").read_text())
     assert record["model"] == str(home / "model") and record["task"] == "classify"
@@ -69,6 +70,7 @@ def test_train_answers_in_json_on_standard_output_alone(home):
     assert "22 training, 7 validation and 7 test images of 3 classes" in progress and "epoch   3" in progress
 
 
+@pytest.mark.thorough
 def test_classify(home):
     done = nngk("classify", home / "model", home / "fresh", "--json", "--evidence", 2)
     assert done.returncode == 0, done.stderr
@@ -95,6 +97,7 @@ def test_classify_rejects_what_it_does_not_know(home, ask):
     assert labels[0] == {"unknown"} and "unknown" not in labels[1]
 
 
+@pytest.mark.thorough
 def test_evaluate(home):
     done = nngk("evaluate", home / "model", home / "fresh", "--json")
     assert done.returncode == 0, done.stderr
@@ -121,6 +124,7 @@ def test_search(home, ask):
     assert code == 0 and out.count("\n") == 9 * 3
 
 
+@pytest.mark.thorough
 def test_add_and_remove(home, model, ask):
     before = ask("classify", model, home / "fresh", "--json")[1]
     done = nngk("add", model, "stripes", home / "stripes", "--json")
@@ -144,6 +148,7 @@ def test_info(home, ask):
     assert code == 0 and "3 classes" in out and "small" in out and "test accuracy" in out
 
 
+@pytest.mark.thorough
 def test_networks_and_losses(ask):
     code, out, _ = ask("networks", "--json")
     assert code == 0 and {"small", "efficientnet-lite0"} <= {row["name"] for row in json.loads(out)}
@@ -190,6 +195,7 @@ def test_train_from_a_csv_file_with_splits(home, tmp_path, ask):
     assert code == 0 and json.loads(out)["images"] == 6
 
 
+@pytest.mark.thorough
 def test_output_that_is_cut_short_is_no_error(home):
     line = " ".join(f"'{a}'" for a in command("networks"))
     done = subprocess.run(

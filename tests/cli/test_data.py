@@ -25,6 +25,7 @@ def photos(tmp_path):
     return tmp_path / "photos"
 
 
+@pytest.mark.thorough
 def test_check_and_pack(photos, tmp_path):
     done = nngk("data", "check", photos, "--json")
     report = json.loads(done.stdout)
@@ -34,6 +35,7 @@ def test_check_and_pack(photos, tmp_path):
     assert json.loads(nngk("data", "check", tmp_path / "pack", "--json").stdout)["images"] == 6
 
 
+@pytest.mark.thorough
 def test_check_finds_a_broken_image(photos):
     whole = (photos / "cat" / "0.png").read_bytes()
     (photos / "cat" / "0.png").write_bytes(whole[: len(whole) // 2])
@@ -42,6 +44,7 @@ def test_check_finds_a_broken_image(photos):
 
 
 @pytest.mark.parametrize("command", [("download", "mnist"), ("pack", "mnist"), ("check",)])
+@pytest.mark.thorough
 def test_wrong_names_get_a_sentence(command, tmp_path):
     extra = [tmp_path / "none"] + ([tmp_path / "out"] if command[0] == "pack" else [])
     done = nngk("data", *command, *extra)

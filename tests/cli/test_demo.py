@@ -28,6 +28,7 @@ def demonstration(tmp_path_factory):
     return command, out, json.loads(done.stdout)
 
 
+@pytest.mark.thorough
 def test_the_demonstration_measures_what_it_says(demonstration):
     _, out, said = demonstration
     eight, retrieval, unknown, ten = said["scores"].values()

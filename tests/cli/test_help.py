@@ -50,6 +50,7 @@ def seconds(*words):
     return time.perf_counter() - started
 
 
+@pytest.mark.thorough
 def test_help_is_instant():
     """Beside what a command that computes must load, in the same run."""
     heavy = seconds(sys.executable, "-c", "import torch")
@@ -65,6 +66,7 @@ def test_the_commands_are_all_there():
 
 
 @pytest.mark.parametrize("words", EVERY, ids=lambda words: " ".join(words) or "nngk")
+@pytest.mark.thorough
 def test_every_help_fits_on_a_screen(words):
     lines = help_of(*words, "--help").splitlines()
     assert len(lines) <= SCREEN and max(map(len, lines)) <= 100
@@ -109,6 +111,7 @@ def test_words_ranges_defaults_and_presets_are_shown():
     ["--help", "train --help", "train --help-all", "compare --help-all", "--version", "nonsense", "train --bogus"]
     + [" ".join([*words, "--help"]) for words in EVERY if words and words != ("train",)],
 )
+@pytest.mark.thorough
 def test_nothing_heavy_is_imported_for_it(line):
     program = (
         "import sys; from nngk.cli import main\n"

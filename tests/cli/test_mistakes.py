@@ -53,6 +53,7 @@ def refused(monkeypatch, capfd):
     return run
 
 
+@pytest.mark.thorough
 def test_in_a_real_process_too(home, tmp_path):
     for arguments, expected in (
         (["train", tmp_path / "nowhere", "--out", tmp_path / "m"], "There is no folder or file"),
@@ -290,6 +291,7 @@ def test_results_of_something_else(refused, tmp_path):
     assert "ablation.csv is not a results file of 'nngk paper'" in complaint
 
 
+@pytest.mark.thorough
 def test_a_folder_that_is_named_like_an_image(home, tmp_path):
     odd = tmp_path / "photos" / "inside.jpg"
     odd.mkdir(parents=True)
@@ -298,6 +300,7 @@ def test_a_folder_that_is_named_like_an_image(home, tmp_path):
     assert done.returncode == 0 and [row["image"] for row in json.loads(done.stdout)] == [str(odd / "a.png")]
 
 
+@pytest.mark.thorough
 def test_fewer_images_than_are_shown_by_default(tmp_path):
     shapes = write_shapes(tmp_path / "shapes", ("disc", "frame"), count=4)
     train(shapes, Settings(**{**TINY, "epochs": 1, "val_fraction": 0.25, "test_fraction": 0.25}), out=tmp_path / "m")
@@ -305,6 +308,7 @@ def test_fewer_images_than_are_shown_by_default(tmp_path):
     assert done.returncode == 0 and 0 < len(json.loads(done.stdout)[0]["found"]) < 10
 
 
+@pytest.mark.thorough
 def test_two_that_teach_at_once(home, tmp_path):
     model = shutil.copytree(home / "model", tmp_path / "model")
     pictures = home / "shapes" / "disc"
@@ -316,6 +320,7 @@ def test_two_that_teach_at_once(home, tmp_path):
     assert {f"class {i}" for i in range(3)} <= set(Model.load(model).class_names)
 
 
+@pytest.mark.thorough
 def test_a_name_that_is_no_text(home, tmp_path):
     odd = tmp_path / os.fsdecode(b"caf\xe9.png")
     try:

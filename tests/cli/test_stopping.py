@@ -42,6 +42,7 @@ def start(home, out):
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.thorough
 def test_a_stopped_process_is_resumed_to_the_same_end(home, tmp_path, how):
     out = tmp_path / "cut"
     process = start(home, out)

@@ -37,6 +37,7 @@ def fine_grid(squared, low=1e-3, high=1e3, n=3000):
 
 @given(st.integers(0, 10_000), st.sampled_from([0.01, 1.0, 50.0]), st.booleans())
 @settings(max_examples=25, deadline=None)
+@pytest.mark.thorough
 def test_best_sigma_is_the_widest_that_the_examples_cannot_tell_from_the_best(seed, scale, weighted):
     g = torch.Generator().manual_seed(seed)
     labels = torch.arange(60) % 4
@@ -50,6 +51,7 @@ def test_best_sigma_is_the_widest_that_the_examples_cannot_tell_from_the_best(se
     assert chosen == pytest.approx(widest_within_a_nat(squared, same, grid, theta), rel=0.02)
 
 
+@pytest.mark.thorough
 def test_many_examples_leave_only_the_minimum():
     """Two kernels whose best width has a formula, and so many examples that the widths beside it are worse.
 
@@ -69,6 +71,7 @@ def test_many_examples_leave_only_the_minimum():
 
 
 @pytest.mark.parametrize("factor", [1e-4, 1e4])
+@pytest.mark.thorough
 def test_a_minimum_far_outside_the_first_grid(factor):
     """The grid follows the minimum: an outlying scale of nearest distances does not hide it."""
     a, b = 4.0 * factor**2, 1.0 * factor**2

@@ -204,6 +204,7 @@ def created(name, **options):
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", FORMULAS)
+@pytest.mark.thorough
 def test_value_and_gradients_equal_plain_loops(name, seed):
     loss = created(name)
     x, y = batch(seed, per_class=2 if name == "n-pairs" else 3, triplets=name in TRIPLETS)

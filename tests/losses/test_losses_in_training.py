@@ -63,6 +63,7 @@ def stop_after(steps):
 
 
 @pytest.mark.parametrize("name", [name for name in LOSSES if name != "nngk"])
+@pytest.mark.thorough
 def test_stopped_in_an_epoch_and_resumed_is_as_if_it_had_not_been(name, folder, tmp_path, monkeypatch):
     if LOSSES[name].extra:
         pytest.importorskip("pytorch_metric_learning")
@@ -86,6 +87,7 @@ def test_stopped_in_an_epoch_and_resumed_is_as_if_it_had_not_been(name, folder, 
     assert model.network.head.normalise == (name not in ("softmax", "lifted-structure", "n-pairs"))
 
 
+@pytest.mark.thorough
 def test_compare_from_the_command_line(folder, tmp_path):
     from nngk.cli.compare import compare_command
 

@@ -36,6 +36,7 @@ def embed(net, loss, x):
 
 
 @pytest.mark.parametrize("name", [name for name in LOSSES if name != "nngk"])
+@pytest.mark.thorough
 def test_overfits(name, images):
     if LOSSES[name].extra:
         pytest.importorskip("pytorch_metric_learning")

@@ -24,6 +24,7 @@ def clouds(classes, each, spread, seed=0, dim=8):
     st.lists(st.tuples(st.floats(0.01, 4), st.booleans()), min_size=1, max_size=25),
     st.floats(1, 4),
 )
+@pytest.mark.thorough
 def test_walk_keeps_the_papers_order(items, kappa):
     items.sort()
     distances, same = [d for d, _ in items], [s for _, s in items]
@@ -110,6 +111,7 @@ def train(loss, net, x, y, epochs, lr=0.02, start=0):
 
 
 @pytest.mark.parametrize("target", [0.5, 0.65])
+@pytest.mark.thorough
 def test_controller_steers_training_to_its_target(target):
     torch.manual_seed(0)
     x, y = clouds(20, 60, 1.6)

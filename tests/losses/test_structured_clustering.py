@@ -45,6 +45,7 @@ def test_scores_of_all_candidates_equal_the_definition():
 
 
 @pytest.mark.parametrize("gamma", [1.0, 5.0])
+@pytest.mark.thorough
 def test_finds_the_true_maximum_and_never_less_than_greedy(gamma):
     found = 0
     for seed in range(200):

@@ -19,6 +19,7 @@ def blobs(n, classes, dim, spread, seed):
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.integers(-3, 6), st.integers(0, 5)), min_size=1, max_size=60))
+@pytest.mark.thorough
 def test_nmi_equals_scikit_learn(pairs):
     a, b = (list(column) for column in zip(*pairs))
     expected = sklearn_metrics.normalized_mutual_info_score(a, b, average_method="arithmetic")
@@ -41,6 +42,7 @@ def test_nmi_by_plain_loops():
 
 
 @pytest.mark.parametrize("spread", [0.1, 0.5, 1.0])
+@pytest.mark.thorough
 def test_kmeans_is_as_good_as_scikit_learn(spread):
     x, _ = blobs(400, 10, 6, spread, 1)
     ours = [kmeans(x, 10, seed=s).inertia for s in range(30)]

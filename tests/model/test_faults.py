@@ -56,6 +56,7 @@ def fresh(folder, place):
     return shutil.copytree(folder, place)
 
 
+@pytest.mark.thorough
 def test_killed_at_every_touch_of_the_disk(case, tmp_path):
     act, folder, old, new = case
     touches = []
@@ -75,6 +76,7 @@ def test_killed_at_every_touch_of_the_disk(case, tmp_path):
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+@pytest.mark.thorough
 def test_every_touch_of_the_disk_fails(case, error, tmp_path):
     act, folder, old, new = case
     number, failed = 0, True
@@ -112,6 +114,7 @@ def test_the_disk_is_full_for_real(case, tmp_path):
         assert not list(place.glob(".*.part"))
 
 
+@pytest.mark.thorough
 def test_the_power_fails_at_every_moment(case, tmp_path):
     """What was not flushed is gone, and what was renamed may have been or not."""
     act, folder, old, new = case
@@ -126,6 +129,7 @@ def test_the_power_fails_at_every_moment(case, tmp_path):
     assert outcomes == {"old", "new"} and count > 30
 
 
+@pytest.mark.thorough
 def test_the_power_cuts_would_notice_a_missing_flush(tmp_path, monkeypatch):
     """The test above can fail: without the flushes of the folder, a cut leaves a model that does not load."""
     small_model().save(tmp_path / "m")

@@ -44,6 +44,7 @@ def facts(answers):
 # -- answers
 
 
+@pytest.mark.thorough
 def test_answers_have_reasons(model, fresh):
     for path, answer in zip(fresh, model.classify(fresh)):
         assert answer.label in model.class_names
@@ -316,6 +317,7 @@ def test_saved_and_loaded_answers_are_identical(model, fresh, folder, tmp_path):
         assert one.name == two.name and one.read_bytes() == two.read_bytes()
 
 
+@pytest.mark.thorough
 def test_a_model_needs_no_training_code(folder, fresh):
     program = f"""
 import sys

@@ -52,6 +52,7 @@ def test_no_folder(tmp_path):
 
 @pytest.mark.parametrize("which", ["model.json", "network", "bank"])
 @pytest.mark.parametrize("damage", ["missing", "empty", "half", "one byte short", "a bit", "a folder"])
+@pytest.mark.thorough
 def test_damage_to_any_file(folder, which, damage):
     (path,) = folder.glob(f"{which}*")
     good = path.read_bytes()
@@ -73,6 +74,7 @@ def test_damage_to_any_file(folder, which, damage):
 
 
 @pytest.mark.parametrize("which", ["model.json", "network", "bank"])
+@pytest.mark.thorough
 def test_flipped_bits_are_never_answered_from(folder, which):
     """A flipped bit is refused in a sentence, unless it changes nothing that is said, such as one blank for another."""
     good = Model.load(folder)
@@ -167,6 +169,7 @@ def rewrite(folder, change, sealed=True):
 
 @pytest.mark.parametrize("sealed", [True, False])
 @pytest.mark.parametrize("what", WRONG)
+@pytest.mark.thorough
 def test_wrong_records(folder, what, sealed):
     rewrite(folder, WRONG[what], sealed)
     with pytest.raises(InputError, match=str(folder)):
@@ -205,6 +208,7 @@ def places(value, path=()):
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.integers(0, 10**6), value=json_values, sealed=st.booleans())
+@pytest.mark.thorough
 def test_any_value_anywhere_in_the_record_loads_or_is_refused(folder, place, value, sealed):
     (folder / "kept.json").exists() or shutil.copy(folder / "model.json", folder / "kept.json")
     shutil.copy(folder / "kept.json", folder / "model.json")
@@ -261,6 +265,7 @@ def retensor(folder, kind, change):
 
 
 @pytest.mark.parametrize("what", WRONG_BANKS)
+@pytest.mark.thorough
 def test_wrong_banks(folder, what):
     retensor(folder, "bank", WRONG_BANKS[what])
     with pytest.raises(InputError, match=f"The model in {folder} is damaged"):

@@ -12,6 +12,7 @@ from nngk.networks import EmbeddingNetwork, InputSpec, create_network, list_netw
 
 
 @pytest.mark.parametrize("name", ["small", "googlenet-bvlc", "googlenet", "alexnet", "resnet50-v1"])
+@pytest.mark.thorough
 def test_config_round_trip_gives_the_same_network(name: str) -> None:
     torch.manual_seed(0)
     network = create_network(name, dim=12, weights="random", dropout=0.25, layer_norm=True, normalise=False).eval()
@@ -50,6 +51,7 @@ def test_forward_is_backbone_pool_project() -> None:
         ("efficientnet-lite0", 4, ("blocks.4", "blocks.5", "blocks.6", "")),
     ],
 )
+@pytest.mark.thorough
 def test_layers_are_pooled_side_by_side_each_at_one_scale(name: str, layers: int, last: tuple[str, ...]) -> None:
     torch.manual_seed(0)
     network = create_network(name, dim=6, weights="random", pool="max", layers=layers).eval()
@@ -106,6 +108,7 @@ def test_dropout_is_active_in_train_mode_only() -> None:
         assert torch.equal(network(x), network(x))
 
 
+@pytest.mark.thorough
 def test_dropout_none_is_the_papers() -> None:
     assert create_network("alexnet", weights="random", dropout=None).config["dropout"] == 0.5
     assert create_network("resnet50", weights="random", dropout=None).head.dropout.p == 0.5
@@ -113,6 +116,7 @@ def test_dropout_none_is_the_papers() -> None:
     assert create_network("resnet50", weights="random").config["dropout"] == 0.0
 
 
+@pytest.mark.thorough
 def test_freeze_batchnorm_survives_train() -> None:
     network = create_network("resnet50", weights="random")
     norms = [m for m in network.modules() if isinstance(m, nn.BatchNorm2d)]
@@ -144,6 +148,7 @@ def test_timm_batchnorm_is_frozen_too() -> None:
 
 
 @pytest.mark.parametrize("name", ["googlenet-bvlc", "small", "resnet50"])
+@pytest.mark.thorough
 def test_channels_last_and_autocast_give_float32_embeddings(name: str) -> None:
     torch.manual_seed(0)
     network = create_network(name, dim=8, weights="random", layer_norm=True).eval()
@@ -169,6 +174,7 @@ def test_vector_networks_take_no_pooling() -> None:
     assert network.embedding_parameters() == []
 
 
+@pytest.mark.thorough
 def test_list_networks() -> None:
     rows = {row["name"]: row for row in list_networks()}
     # torchvision's published sizes, less the classifiers' 1000-way layers

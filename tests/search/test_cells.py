@@ -33,6 +33,7 @@ def test_looking_at_all_cells_is_exact(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["random", "clustered"])
+@pytest.mark.thorough
 def test_looking_at_more_cells_finds_more(kind: str) -> None:
     x = points(kind, 5000, 64)
     truth = Exact(x).all_neighbours(20)[1]
@@ -89,6 +90,7 @@ def test_dropped_dimensions_are_estimated_without_bias() -> None:
 
 @pytest.mark.parametrize(("kind", "dim"), [("random", 12), ("clustered", 48), ("clustered", 160)])
 @pytest.mark.parametrize("recall", [0.9, 0.98, 1.0])
+@pytest.mark.thorough
 def test_lists_reach_the_wanted_recall(kind: str, dim: int, recall: float) -> None:
     x = points(kind, 8000, dim)
     engine = FANNG(dim, neighbours=20, recall=recall, threads=2)
@@ -118,6 +120,7 @@ def test_all_equal_points_beyond_the_small_sizes() -> None:
 
 
 @pytest.mark.parametrize("storage", ["float32", "float16"])
+@pytest.mark.thorough
 def test_lists_are_the_same_whatever_the_threads(storage: str) -> None:
     x = points("clustered", 9000, 64)
     answers = []
@@ -129,6 +132,7 @@ def test_lists_are_the_same_whatever_the_threads(storage: str) -> None:
         assert torch.equal(answers[0][0], other[0]) and torch.equal(answers[0][1], other[1])
 
 
+@pytest.mark.thorough
 def test_a_small_move_leaves_the_lists_as_good_as_built_ones() -> None:
     x = points("clustered", 10000, 64)
     moved = torch.nn.functional.normalize(

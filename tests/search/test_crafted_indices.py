@@ -194,6 +194,7 @@ def test_crafted_files_are_refused(name: str, good: bytes, tmp_path: Path) -> No
         FANNG.load(path)
 
 
+@pytest.mark.thorough
 def test_any_change_is_refused_or_harmless(good: bytes, tmp_path: Path) -> None:
     """Change words at random, seal the file, and do everything with what is still accepted, in another process."""
     generator = np.random.default_rng(0)

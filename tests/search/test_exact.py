@@ -40,6 +40,7 @@ def assert_same_answer(got: tuple[Tensor, Tensor], wanted: tuple[Tensor, Tensor]
 
 @pytest.mark.parametrize(("n", "dim"), [(7, 3), (50, 32), (300, 33), (1000, 100), (700, 128), (333, 1), (2500, 20)])
 @pytest.mark.parametrize("k", [1, 10, 100])
+@pytest.mark.thorough
 def test_all_neighbours_equal_brute_force(n: int, dim: int, k: int) -> None:
     k = min(k, n)
     x = torch.randn(n, dim, generator=torch.Generator().manual_seed(n + dim))
@@ -49,6 +50,7 @@ def test_all_neighbours_equal_brute_force(n: int, dim: int, k: int) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3, 20, 300])
+@pytest.mark.thorough
 def test_search_equals_brute_force(count: int) -> None:
     generator = torch.Generator().manual_seed(count)
     x, q = torch.randn(5000, 24, generator=generator), torch.randn(count, 24, generator=generator)
@@ -179,6 +181,7 @@ def test_torch_path_orders_ties_by_index() -> None:
 
 @needs_core
 @pytest.mark.parametrize("kernels", ["plain", "avx2", "avx512"])
+@pytest.mark.thorough
 def test_every_instruction_set_gives_the_right_answers(kernels: str) -> None:
     native = core()
     assert native is not None

@@ -17,6 +17,7 @@ def recall(engine: FANNG, data: Family, ef: int) -> float:
 
 
 @pytest.mark.parametrize("name", [*FAMILIES, "unseen"])
+@pytest.mark.thorough
 def test_every_family_is_found(name: str) -> None:
     data = family(name, 6000, 32, 200)
     engine = FANNG(32, threads=2)
@@ -28,6 +29,7 @@ def test_every_family_is_found(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["touching", "apart", "far apart"])
+@pytest.mark.thorough
 def test_classes_apart_are_not_islands(name: str) -> None:
     """A walk from anywhere finds its way to other classes; before the long edges one in twenty did."""
     data = family(name, 12_000, 48, 300)

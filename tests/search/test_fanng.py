@@ -46,6 +46,7 @@ def test_is_an_engine(index: FANNG) -> None:
 
 
 @pytest.mark.parametrize("k", [1, 10, 100])
+@pytest.mark.thorough
 def test_recall_of_best_first_grows_to_one(index: FANNG, x: Tensor, queries: Tensor, k: int) -> None:
     wanted = Exact(x).search(queries, k)
     shares = [found_share(index.search(queries, k, ef=ef)[1], wanted[1]) for ef in (k, 4 * k + 40, 6000)]
@@ -55,6 +56,7 @@ def test_recall_of_best_first_grows_to_one(index: FANNG, x: Tensor, queries: Ten
     assert torch.equal(i, wanted[1])
 
 
+@pytest.mark.thorough
 def test_recall_of_backtracking_grows_to_one_with_its_budget(index: FANNG, x: Tensor, queries: Tensor) -> None:
     truth = Exact(x).search(queries, 10)[1]
     shares = [found_share(index.search(queries, 10, budget=b)[1], truth) for b in (30, 100, 6000)]
@@ -77,6 +79,7 @@ def test_wanted_recall_is_reached_on_new_queries(index: FANNG, x: Tensor, querie
 
 
 @pytest.mark.parametrize("how", [{}, {"ef": 60}, {"budget": 2000}, {"recall": 0.99}])
+@pytest.mark.thorough
 def test_all_neighbours(index: FANNG, x: Tensor, how: dict[str, float]) -> None:
     d, i = index.all_neighbours(20, **how)  # type: ignore[arg-type]
     truth = Exact(x).all_neighbours(20)
@@ -92,6 +95,7 @@ def test_longer_lists_than_the_graph_was_made_from(x: Tensor) -> None:
     assert found_share(engine.all_neighbours(60, recall=0.97)[1], Exact(x).all_neighbours(60)[1]) > 0.95
 
 
+@pytest.mark.thorough
 def test_same_seed_same_graph_whatever_the_threads(x: Tensor, queries: Tensor) -> None:
     answers = []
     for threads in (1, 1, 3):
@@ -107,6 +111,7 @@ def test_same_seed_same_graph_whatever_the_threads(x: Tensor, queries: Tensor) -
 
 
 @pytest.mark.parametrize("storage", ["bfloat16", "float16"])
+@pytest.mark.thorough
 def test_half_precision_storage(x: Tensor, queries: Tensor, storage: str) -> None:
     engine = FANNG(48, storage=storage)
     engine.build(x)
@@ -118,6 +123,7 @@ def test_half_precision_storage(x: Tensor, queries: Tensor, storage: str) -> Non
     torch.testing.assert_close(d, (stored[i] - queries[:, None]).square().sum(2), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_add_finds_the_new_and_the_old(x: Tensor, queries: Tensor) -> None:
     engine = FANNG(48)
     assert engine.add(x[:3000]).tolist() == list(range(3000))
@@ -130,6 +136,7 @@ def test_add_finds_the_new_and_the_old(x: Tensor, queries: Tensor) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 200, 3000, 5999])
+@pytest.mark.thorough
 def test_removed_points_are_never_found(x: Tensor, queries: Tensor, count: int) -> None:
     engine = FANNG(48)
     engine.build(x)
@@ -166,6 +173,7 @@ def test_everything_removed_and_begun_again(x: Tensor) -> None:
     assert engine.all_neighbours(1)[1].shape == (60, 1)
 
 
+@pytest.mark.thorough
 def test_update_follows_points_that_moved(x: Tensor, queries: Tensor) -> None:
     engine = FANNG(48, neighbours=32)
     engine.build(x)
@@ -239,6 +247,7 @@ def test_walks_reach_their_targets(index: FANNG) -> None:
 
 
 @pytest.mark.parametrize("kind", ["line", "pairs", "equal", "star", "classes", "few"])
+@pytest.mark.thorough
 def test_no_vertex_hangs_by_a_single_edge(kind: str) -> None:
     """Every vertex keeps two edges out and two in, whatever the occlusion rule leaves, through every change."""
     generator = torch.Generator().manual_seed(0)

@@ -87,6 +87,7 @@ def copy(folder):
 # -- faults while a checkpoint is written
 
 
+@pytest.mark.thorough
 def test_killed_at_every_touch_of_the_disk(folder):
     touches = []
     with watched(copy(folder), touches.append):
@@ -103,6 +104,7 @@ def test_killed_at_every_touch_of_the_disk(folder):
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+@pytest.mark.thorough
 def test_every_touch_of_the_disk_fails(folder, error):
     number, failed = 0, True
     while failed:
@@ -131,6 +133,7 @@ def test_the_power_fails_at_every_moment(folder):
 
 
 @pytest.mark.parametrize("which", ["checkpoint.json", "checkpoint-*.safetensors", "log.jsonl", "settings.json"])
+@pytest.mark.thorough
 def test_flipped_bits_are_never_resumed_from(folder, which):
     write_settings(folder, {"epochs": 3, "network": "small"})
     (path,) = folder.glob(which)
@@ -200,6 +203,7 @@ json_values = st.recursive(
     key=st.text(max_size=4) | st.sampled_from(["tensors", "sha256", "optimiser", "state", "log", "format"]),
     value=json_values,
 )
+@pytest.mark.thorough
 def test_any_value_in_the_record_loads_or_is_refused(folder, key, value):
     path, kept = folder / "checkpoint.json", folder / "kept.json"
     if not kept.exists():
@@ -211,6 +215,7 @@ def test_any_value_in_the_record_loads_or_is_refused(folder, key, value):
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text() | st.lists(json_values, max_size=3).map(lambda rows: "\n".join(map(json.dumps, rows))))
+@pytest.mark.thorough
 def test_any_text_as_a_log_is_read_or_refused(tmp_path, text):
     path = tmp_path / "log.jsonl"
     path.write_text(text, encoding="utf-8", errors="replace")

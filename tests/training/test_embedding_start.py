@@ -42,6 +42,7 @@ def test_frozen_model_answers_from_images_as_it_was_trained_on_features(data, tm
     torch.testing.assert_close(model.embed(model.sources), model.centres, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_features_of_an_earlier_attempt_are_not_mistaken_for_ones_own(data, tmp_path):
     """Same folder, no checkpoint yet, then other pooling, other weights, other images."""
     attempts = {"first": {}, "pool": {"pool": "max"}, "seed": {"seed": 1}, "crop": {"crop_size": 12}}
@@ -118,6 +119,7 @@ def parts_features(run):
 
 
 @pytest.mark.parametrize("freeze", [False, True])
+@pytest.mark.thorough
 def test_trained_wide_and_kept_narrow(data, tmp_path, freeze):
     model = train(data, settings(dim=3, wide=10, freeze=freeze), out=tmp_path / "model")
     again = Model.load(tmp_path / "model")
@@ -127,6 +129,7 @@ def test_trained_wide_and_kept_narrow(data, tmp_path, freeze):
     assert model.classify(image).label == again.classify(image).label
 
 
+@pytest.mark.thorough
 def test_as_wide_as_it_is_kept_is_as_without(data, tmp_path):
     same, plain = (train(data, settings(dim=8, wide=wide), out=tmp_path / str(wide)) for wide in (8, None))
     assert torch.equal(same.centres, plain.centres)

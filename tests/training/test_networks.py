@@ -11,6 +11,7 @@ NETWORKS = ["googlenet-bvlc", "googlenet", "alexnet", "vgg16", "resnet50", "resn
 
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.filterwarnings("ignore:.*gives a vector, not a map")
+@pytest.mark.thorough
 def test_an_epoch(network, tmp_path):
     folder = write_shapes(tmp_path / "shapes", count=6)
     settings = Settings(

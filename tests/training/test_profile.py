@@ -20,6 +20,7 @@ def read(folder):
         return {row["stage"]: row for row in csv.DictReader(file)}
 
 
+@pytest.mark.thorough
 def test_a_profiled_run(tmp_path):
     data = read_images(write_shapes(tmp_path / "shapes", ("disc", "frame"), count=10))
     train(data, Settings(**{**TINY, "epochs": 3, "patience": 0}), out=tmp_path / "m", profile=True)

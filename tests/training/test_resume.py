@@ -86,6 +86,7 @@ def assert_same(out, expected):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.thorough
 def test_stopped_after_every_single_step(variant, data, tmp_path, monkeypatch):
     s = settings(**VARIANTS[variant])
     train(data, s, out=tmp_path / "whole")
@@ -105,6 +106,7 @@ def test_stopped_after_every_single_step(variant, data, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("step", range(1, STEPS + 1))
+@pytest.mark.thorough
 def test_stopped_once_anywhere(step, data, tmp_path, monkeypatch, whole):
     stop_after(monkeypatch, step)
     with pytest.raises(Interrupted, match=f"Stopped in epoch {(step + 1) // 2}"):
@@ -127,6 +129,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("write", range(1, 15))
+@pytest.mark.thorough
 def test_killed_before_any_write(write, data, tmp_path, monkeypatch, whole):
     """The process dies just before its n-th file is renamed into place; what is there carries the run to its end."""
     seen, real = 0, os.replace
@@ -163,6 +166,7 @@ def test_an_unfinished_run_is_not_overwritten(cut, data):
         train(data, settings(), out=cut)
 
 
+@pytest.mark.thorough
 def test_settings_of_the_run_are_kept(cut, data, whole):
     train(data, Settings(device="cpu"), out=cut, resume=True)
     assert_same(cut, whole)
@@ -178,6 +182,7 @@ def test_other_settings_are_refused(cut, data):
         train(data, settings(lr=0.5), out=cut, resume=True)
 
 
+@pytest.mark.thorough
 def test_other_images_are_refused(cut, data, tmp_path):
     kinds = ("disc", "frame", "cross", "stripes")
     fewer = read_images(write_shapes(tmp_path / "fewer", kinds, count=7))
@@ -202,6 +207,7 @@ def test_nothing_to_resume(data, tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["json", "keys", "tensors", "missing"])
+@pytest.mark.thorough
 def test_damaged_checkpoints_are_refused(damage, cut, data):
     record = cut / "run" / "checkpoint.json"
     (tensors,) = (cut / "run").glob("checkpoint-*.safetensors")
@@ -217,6 +223,7 @@ def test_damaged_checkpoints_are_refused(damage, cut, data):
         train(data, settings(), out=cut, resume=True)
 
 
+@pytest.mark.thorough
 def test_leftovers_are_removed(cut, data):
     (cut / "run" / "..checkpoint.new.7.part").write_bytes(b"cut while it was written")
     train(data, settings(), out=cut, resume=True)
@@ -224,6 +231,7 @@ def test_leftovers_are_removed(cut, data):
     assert left == {"log.csv", "log.jsonl", "settings.json"}
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_of_the_same_step_is_never_overwritten(data, tmp_path, monkeypatch, whole):
     """Stopped in the last step of an epoch, resumed, and then the disk is full while the epoch's end is saved."""
     stop_after(monkeypatch, 2)
@@ -249,6 +257,7 @@ def decided_by_the_machine(frozen):
 
 
 @pytest.mark.parametrize("here", [True, False])
+@pytest.mark.thorough
 def test_where_it_goes_on_does_not_decide_what_is_trained(here, data, tmp_path, monkeypatch):
     """A pretrained network is frozen on a CPU and trained on a GPU, unless the run has already decided."""
     monkeypatch.setattr("nngk.training.build.is_frozen", decided_by_the_machine(here))

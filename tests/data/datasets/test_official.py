@@ -26,6 +26,7 @@ def whole_leaves(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return published.write_leafsnap(tmp_path_factory.mktemp("leaves") / "leafsnap-dataset", with_list=True)
 
 
+@pytest.mark.thorough
 def test_cars_classify_and_metric(whole_cars: Path) -> None:
     classify = read_images("cars196", data_dir=whole_cars.parent)
     # 30% of the 8,144 training images, class by class, make the validation part.
@@ -50,6 +51,7 @@ def test_cars_classify_and_metric(whole_cars: Path) -> None:
     assert check_folder(whole_cars).complete
 
 
+@pytest.mark.thorough
 def test_cars_in_the_combined_layout(tmp_path: Path) -> None:
     root = published.write_cars_combined(tmp_path / "cars")
     metric, classify = (read_images("cars196", data_dir=tmp_path, task=task) for task in ("metric", "classify"))
@@ -60,6 +62,7 @@ def test_cars_in_the_combined_layout(tmp_path: Path) -> None:
     assert classify.boxes is not None and classify.boxes[7].tolist() == [0, 2, 50, 45]
 
 
+@pytest.mark.thorough
 def test_seeds_choose_the_validation_part_and_nothing_else(tmp_path: Path) -> None:
     root = published.write_cars(tmp_path / "cars", small=True)
 
@@ -70,6 +73,7 @@ def test_seeds_choose_the_validation_part_and_nothing_else(tmp_path: Path) -> No
     assert [s == "test" for s in parts(1)] == [s == "test" for s in parts(2)]
 
 
+@pytest.mark.thorough
 def test_a_copy_with_missing_images_says_which(tmp_path: Path) -> None:
     root = published.write_cars(tmp_path / "cars")
     complete = read_images("cars196", data_dir=root)
@@ -94,6 +98,7 @@ def test_a_copy_with_missing_images_says_which(tmp_path: Path) -> None:
     assert not report.complete and len(report.missing) == 3 and "3 of 16,185" in str(report)
 
 
+@pytest.mark.thorough
 def test_any_image_ending_is_found_by_the_listed_name(tmp_path: Path) -> None:
     root = published.write_cars(tmp_path / "cars", small=True, ending="webp")
     table = read_images("cars196", data_dir=root, allow_missing=True)
@@ -119,6 +124,7 @@ def test_cars_unpacked_twice_and_lists_beside_the_pictures(tmp_path: Path) -> No
         ("devkit/cars_meta.mat", "no cars_meta.mat.*class names"),
     ],
 )
+@pytest.mark.thorough
 def test_cars_without_a_list(tmp_path: Path, file: str, says: str) -> None:
     root = published.write_cars(tmp_path / "cars", small=True)
     (root / file).unlink()
@@ -127,6 +133,7 @@ def test_cars_without_a_list(tmp_path: Path, file: str, says: str) -> None:
     assert not check_folder(root).complete
 
 
+@pytest.mark.thorough
 def test_damaged_and_wrong_mat_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = published.write_cars(tmp_path / "cars", small=True)
     file = root / "devkit" / "cars_train_annos.mat"
@@ -145,6 +152,7 @@ def test_damaged_and_wrong_mat_files(tmp_path: Path, monkeypatch: pytest.MonkeyP
         read_images("cars196", data_dir=root)
 
 
+@pytest.mark.thorough
 def test_leafsnap(whole_leaves: Path) -> None:
     table = read_images("leafsnap", data_dir=whole_leaves.parent)
     assert len(table) == 7_719 and len(table.class_names) == 184 and "acer_only_in_lab" not in table.class_names
@@ -160,6 +168,7 @@ def test_leafsnap(whole_leaves: Path) -> None:
         read_images("leafsnap", data_dir=whole_leaves, crop_boxes=True)
 
 
+@pytest.mark.thorough
 def test_leafsnap_without_its_list_and_with_images_missing(tmp_path: Path) -> None:
     root = published.write_leafsnap(tmp_path / "leafsnap", with_list=False)
     assert len(read_images("leafsnap", data_dir=root)) == 7_719

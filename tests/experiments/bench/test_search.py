@@ -15,6 +15,7 @@ from nngk.search.native import core
 pytestmark = pytest.mark.skipif(core() is None, reason="the compiled core is not built")
 
 
+@pytest.mark.thorough
 def test_rows_and_files(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     said: list[str] = []

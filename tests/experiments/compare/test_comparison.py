@@ -60,6 +60,7 @@ def without_time(rows):
     return [{k: v for k, v in row.items() if k not in ("seconds", "finished")} for row in rows]
 
 
+@pytest.mark.thorough
 def test_trains_all_and_writes_the_report(finished):
     out, rows = finished
     assert [(row["loss"], row["seed"]) for row in rows] == [(loss, seed) for seed in (0, 1) for loss in LOSSES]
@@ -75,6 +76,7 @@ def test_trains_all_and_writes_the_report(finished):
     assert (out / "comparison.png").stat().st_size > 5000
 
 
+@pytest.mark.thorough
 def test_a_finished_comparison_is_read_and_can_grow(finished, digits, monkeypatch):
     out, rows = finished
     trained = []
@@ -101,6 +103,7 @@ def test_a_comparison_from_before_a_setting_existed_goes_on(finished, digits):
     assert compare(digits, LOSSES, SETTINGS, out=out, seeds=2) == rows
 
 
+@pytest.mark.thorough
 def test_a_killed_comparison_goes_on_with_the_run_that_was_cut(finished, digits, tmp_path, monkeypatch):
     _, whole = finished
     steps = 0
@@ -149,6 +152,7 @@ def test_the_split_is_the_same_for_all_and_by_class(digits):
     assert len(kept.where("val"))
 
 
+@pytest.mark.thorough
 def test_rates_are_chosen_by_validation_without_the_test_part(digits, tmp_path, monkeypatch):
     seen = []
     real = runs.train
@@ -170,6 +174,7 @@ def test_rates_are_chosen_by_validation_without_the_test_part(digits, tmp_path, 
     assert [kind for kind, _, _ in seen[2:]] == ["runs"] * 2
 
 
+@pytest.mark.thorough
 def test_a_run_that_diverges_is_reported_and_the_others_go_on(digits, tmp_path, monkeypatch):
     real = runs.train
 
@@ -187,6 +192,7 @@ def test_a_run_that_diverges_is_reported_and_the_others_go_on(digits, tmp_path, 
     assert "0 of 1" in text
 
 
+@pytest.mark.thorough
 def test_classification_is_compared_too(digits, tmp_path):
     settings = replace(SETTINGS, task="classify", epochs=1)
     rows = compare(digits, ["nngk", "softmax"], settings, out=tmp_path, seeds=1)
@@ -194,6 +200,7 @@ def test_classification_is_compared_too(digits, tmp_path):
     assert "By accuracy" in (tmp_path / "comparison.md").read_text()
 
 
+@pytest.mark.thorough
 def test_losses_are_compared_trained_wide_and_kept_narrow(digits, tmp_path):
     losses = ["nngk", "softmax", "clustering", "smart-mining"]
     rows = compare(digits, losses, replace(SETTINGS, dim=4, wide=12), out=tmp_path, seeds=1)
@@ -204,6 +211,7 @@ def test_losses_are_compared_trained_wide_and_kept_narrow(digits, tmp_path):
         assert 0 < row["recall@1"] <= 1
 
 
+@pytest.mark.thorough
 def test_a_frozen_networks_features_are_computed_once(digits, tmp_path, monkeypatch):
     written = []
     real = feed.write_tensors
@@ -240,6 +248,7 @@ def test_a_folder_keeps_to_its_settings(finished, digits):
         compare(read_images(digits).select(range(110)), LOSSES, SETTINGS, out=out, seeds=2)
 
 
+@pytest.mark.thorough
 def test_what_failed_is_tried_again(digits, tmp_path):
     broken = shutil.copytree(digits, tmp_path / "digits") / "0" / "0.png"
     whole = broken.read_bytes()

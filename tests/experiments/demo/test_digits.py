@@ -34,6 +34,7 @@ def accuracy(digits, tmp_path_factory):
     return lambda loss="nngk", background=False: [run(loss, background, seed) for seed in SEEDS]
 
 
+@pytest.mark.thorough
 def test_classification_is_as_good_as_softmax(accuracy):
     """Means of three seeds, about 0.99 each; one point, or four test images, is more than their noise."""
     ours, softmax = mean(accuracy()), mean(accuracy("softmax"))

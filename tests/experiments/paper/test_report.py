@@ -103,6 +103,7 @@ def written(tmp_path_factory):
     return home, done.output.split()
 
 
+@pytest.mark.thorough
 def test_the_page_holds_everything(written):
     home, files = written
     page = (home / "report.html").read_text()

@@ -50,6 +50,7 @@ def again(home: Path, names, **options):
     return run_experiments(names, quick=True, results=home / "results", work=home / "work", **options)
 
 
+@pytest.mark.thorough
 def test_every_experiment_runs_and_writes_its_rows(ran):
     home, rows = ran
     assert not [row["error"] for row in rows if row["error"]]
@@ -73,6 +74,7 @@ def test_the_gratings_are_learned(ran):
     assert max(float(row["accuracy"]) for row in rows) > 0.5
 
 
+@pytest.mark.thorough
 def test_without_a_gpu_the_network_stays_as_it_came(tmp_path):
     options = {"quick": True, "seeds": 1, "preset": "frozen", "results": tmp_path / "r", "work": tmp_path / "w"}
     rows = run_experiments(["birds-metric", "neighbours", "ablation"], only={"dataset": ["cub200"]}, **options)
@@ -109,6 +111,7 @@ def test_a_new_seed_takes_the_choices_of_the_first(ran, monkeypatch):
     assert rows[1]["key"] == rows[0]["key"]
 
 
+@pytest.mark.thorough
 def test_choosing_never_sees_the_test_part(tmp_path, monkeypatch):
     real, seen = runs.train, []
 
@@ -127,6 +130,7 @@ def test_choosing_never_sees_the_test_part(tmp_path, monkeypatch):
     assert [splits for splits, _, _ in seen] == [{"train", "val"}, {"train", "val"}, {"train", "val", "test"}]
 
 
+@pytest.mark.thorough
 def test_a_cut_run_goes_on(tmp_path, monkeypatch):
     options = {"quick": True, "seeds": 1, "preset": "best", "only": {"variant": ["25"]}}
     whole = run_experiments("neighbours", results=tmp_path / "a", work=tmp_path / "aw", **options)
@@ -147,6 +151,7 @@ def test_a_cut_run_goes_on(tmp_path, monkeypatch):
     assert resumed[0]["accuracy"] == whole[0]["accuracy"] and resumed[0]["last_loss"] == whole[0]["last_loss"]
 
 
+@pytest.mark.thorough
 def test_a_run_that_diverges_is_a_row_and_is_tried_again(tmp_path, monkeypatch):
     def fails(*args, **kwargs):
         raise InputError("The loss became nan by step 3: training diverged.")
@@ -161,6 +166,7 @@ def test_a_run_that_diverges_is_a_row_and_is_tried_again(tmp_path, monkeypatch):
     assert not row["error"] and len(read_rows(tmp_path / "r" / "neighbours.csv")) == 1
 
 
+@pytest.mark.thorough
 def test_on_a_machine_with_nothing_optional(tmp_path):
     source = str(Path(runs.__file__).parents[3])
     environment = {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}

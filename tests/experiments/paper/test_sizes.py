@@ -64,6 +64,7 @@ def job_of(home, dim, wide, *, settled=True, **changes):
     return Job(trial, settings, table, 1, 1, trial_key(trial, settings), home, home / "results", {})
 
 
+@pytest.mark.thorough
 def test_five_sizes_are_one_training_run(tmp_path, wide, trained):
     rows = run(tmp_path, "birds-metric")
     assert not any(row["error"] for row in rows)
@@ -85,6 +86,7 @@ def test_five_sizes_are_one_training_run(tmp_path, wide, trained):
     assert [(s.dim, s.seed) for s in trained] == [(32, 0), (32, 1)]
 
 
+@pytest.mark.thorough
 def test_sizes_asked_one_after_the_other_do_not_train_twice(tmp_path, wide, trained):
     for size in (128, 1024, 64):
         run(tmp_path, "birds-metric", only={"dim": [size]})
@@ -93,6 +95,7 @@ def test_sizes_asked_one_after_the_other_do_not_train_twice(tmp_path, wide, trai
     assert len(trained) == 1 and len(rows) == 6 and not any(row["error"] for row in rows)
 
 
+@pytest.mark.thorough
 def test_the_widest_size_is_the_run_that_a_recipe_without_cuts_would_train(tmp_path, trained, monkeypatch):
     presets = zero_shot.metric_settings
 
@@ -111,6 +114,7 @@ def test_the_widest_size_is_the_run_that_a_recipe_without_cuts_would_train(tmp_p
 @pytest.mark.parametrize(
     "changes", [{}, {"freeze": True}, {"loss": "smart-mining"}, {"pool": "gem", "normalise": False, "dropout": 0.3}]
 )
+@pytest.mark.thorough
 def test_a_cut_is_what_training_with_wide_gives(tmp_path, changes):
     job = job_of(tmp_path, 6, 24, **changes)
     figures = train_and_test(job)
@@ -129,6 +133,7 @@ def test_a_cut_is_what_training_with_wide_gives(tmp_path, changes):
     assert not list(tmp_path.glob("runs/*/*/run/features-*"))
 
 
+@pytest.mark.thorough
 def test_choices_are_made_for_the_wide_run(tmp_path, trained):
     for dim in (3, 6):
         figures = train_and_test(job_of(tmp_path, dim, 24, settled=False))
@@ -136,6 +141,7 @@ def test_choices_are_made_for_the_wide_run(tmp_path, trained):
     assert [(s.dim, s.wide, s.val_fraction) for s in trained] == [(24, None, 0.5), (24, None, 0.0)]
 
 
+@pytest.mark.thorough
 def test_a_wide_run_that_was_stopped_goes_on_for_another_size(tmp_path, monkeypatch):
     whole = train_and_test(job_of(tmp_path / "a", 6, 24))
     real, steps = loop.take_step, []
@@ -163,6 +169,7 @@ def test_cuts_of_other_images_are_refused(tmp_path):
         train_and_test(replace(job, table=fewer))
 
 
+@pytest.mark.thorough
 def test_a_map_of_the_unseen_classes_is_of_the_cut(tmp_path, wide, trained):
     rows = run(tmp_path, "embedding")
     assert not any(row["error"] for row in rows) and [s.dim for s in trained] == [32, 32]

@@ -39,6 +39,7 @@ def test_long_columns_come_last(tmp_path):
     assert header[0] == "score" and header[-1] == "error"
 
 
+@pytest.mark.thorough
 def test_processes_side_by_side_lose_no_row(tmp_path):
     path = tmp_path / "x.csv"
     command = [sys.executable, "-c", PROGRAM, str(path)]

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 
 @outside
+@pytest.mark.thorough
 def test_in_the_interpreter():
     run_in_the_interpreter(__file__)
 

@@ -38,6 +38,7 @@ def test_parameter_names_and_shapes_are_torchvisions(name: str, theirs: str, lef
 
 
 @pytest.mark.parametrize(("name", "fc7"), [("alexnet", 4), ("vgg16", 3)])
+@pytest.mark.thorough
 def test_fc7_equals_a_hand_built_pipeline(name: str, fc7: int) -> None:
     torch.manual_seed(0)
     network = create_network(name, weights="random", normalise=False, **PLAIN).double().eval()
@@ -59,6 +60,7 @@ def test_fc7_equals_a_hand_built_pipeline(name: str, fc7: int) -> None:
     assert torch.allclose(ours, y, atol=1e-12, rtol=1e-10)
 
 
+@pytest.mark.thorough
 def test_resnet50_and_googlenet_features_equal_torchvisions_pooled_ones() -> None:
     torch.manual_seed(0)
     x = torch.randn(2, 3, 64, 64, dtype=torch.float64)
@@ -72,6 +74,7 @@ def test_resnet50_and_googlenet_features_equal_torchvisions_pooled_ones() -> Non
             assert torch.allclose(network(x), other.double().eval()(x), atol=1e-12)
 
 
+@pytest.mark.thorough
 def test_resnet50_v1_strides_in_the_first_convolution_of_a_stage() -> None:
     with torch.device("meta"):
         v1, torchvisions = (recipe(name).build().module for name in ("resnet50-v1", "resnet50"))
@@ -138,6 +141,7 @@ TRAINABLE = [
 
 
 @pytest.mark.parametrize(("name", "size"), TRAINABLE)
+@pytest.mark.thorough
 def test_a_training_step_reaches_every_layer(name: str, size: int) -> None:
     if name.startswith(("timm/", "efficientnet")):
         pytest.importorskip("timm")
@@ -176,6 +180,7 @@ def test_small_takes_tiny_images(size: int) -> None:
         ("timm/vit_tiny_patch16_224", None),  # tokens, pooled by the network itself
     ],
 )
+@pytest.mark.thorough
 def test_timm_networks_of_each_kind(name: str, pool: str | None) -> None:
     timm = pytest.importorskip("timm")
     if pool is None:
@@ -203,6 +208,7 @@ def test_unknown_networks_are_refused_with_the_nearest_name() -> None:
         create_network("timm/resnet18x")
 
 
+@pytest.mark.thorough
 def test_without_timm_the_other_networks_work() -> None:
     code = """
 import sys
@@ -233,6 +239,7 @@ def test_recipes_name_a_layer_and_an_origin() -> None:
         assert known.origin
 
 
+@pytest.mark.thorough
 def test_frozen_batchnorm_is_taken_into_the_convolutions():
     from torchvision.models import resnet50
 

@@ -15,6 +15,7 @@ from nngk.networks.backbones.googlenet import ConvReLU, GoogLeNetBVLC, LocalResp
 
 
 @outside
+@pytest.mark.thorough
 def test_in_the_interpreter():
     run_in_the_interpreter(__file__)
 

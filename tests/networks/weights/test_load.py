@@ -43,6 +43,7 @@ def holds(network: EmbeddingNetwork, state: State) -> bool:
     return all(torch.equal(value, state[key]) for key, value in network.backbone.state_dict().items())
 
 
+@pytest.mark.thorough
 def test_a_torchvision_file_with_its_classifiers(tmp_path: Path, googlenet: State) -> None:
     torch.save(googlenet, tmp_path / "g.pth")
     network = create_network("googlenet", dim=8, weights=tmp_path / "g.pth")
@@ -90,6 +91,7 @@ def test_our_own_saved_network_is_a_weights_file(tmp_path: Path) -> None:
     assert holds(create_network("small", weights=tmp_path / "own.safetensors"), dict(network.backbone.state_dict()))
 
 
+@pytest.mark.thorough
 def test_timms_vgg16_names() -> None:
     timm = pytest.importorskip("timm")
     with torch.device("meta"):
@@ -112,6 +114,7 @@ def test_the_wheels_efficientnet_names_stand_in_timms_order() -> None:
     assert all(state[key].shape == theirs[key].shape for key in state)
 
 
+@pytest.mark.thorough
 def test_caffes_googlenet_layers_take_caffes_input(tmp_path: Path) -> None:
     torch.manual_seed(3)
     plain = {"dim": None, "pool": "avg", "layers": 1, "layer_norm": False}
@@ -152,6 +155,7 @@ def test_caffes_vgg16_names() -> None:
     assert spec.mean[0] == pytest.approx(123.68 / 255)
 
 
+@pytest.mark.thorough
 def test_another_network_is_refused_by_its_name(tmp_path: Path, googlenet: State) -> None:
     save_file(googlenet, tmp_path / "g.safetensors")
     with pytest.raises(InputError) as caught:
@@ -162,6 +166,7 @@ def test_another_network_is_refused_by_its_name(tmp_path: Path, googlenet: State
     assert "unexpected: " in message
 
 
+@pytest.mark.thorough
 def test_a_deeper_network_of_the_family_is_refused(tmp_path: Path) -> None:
     state = torchvision.models.resnet101(weights=None).state_dict()  # holds every tensor of a resnet50
     torch.save(state, tmp_path / "r101.pth")
@@ -169,6 +174,7 @@ def test_a_deeper_network_of_the_family_is_refused(tmp_path: Path) -> None:
         create_network("resnet50", weights=tmp_path / "r101.pth")
 
 
+@pytest.mark.thorough
 def test_shapes_are_compared(tmp_path: Path, small: State) -> None:
     state = dict(small)
     state["stem.0.weight"] = torch.zeros(32, 1, 3, 3)
@@ -188,6 +194,7 @@ def test_a_refused_file_leaves_the_network_as_it_was(tmp_path: Path, small: Stat
     assert network.config == config
 
 
+@pytest.mark.thorough
 def test_the_files_own_word_tells_the_two_resnets_apart(tmp_path: Path) -> None:
     state = dict(create_network("resnet50", weights="random").backbone.state_dict())
     save_file(state, tmp_path / "r.safetensors", metadata={"arch": "resnet50-v1"})
@@ -246,6 +253,7 @@ def test_recognition(googlenet: State, small: State) -> None:
         assert looks_like(dict(torchvision.models.mobilenet_v2().state_dict())) == "mobilenet_v2"
 
 
+@pytest.mark.thorough
 def test_networks_without_a_download_ask_for_a_file() -> None:
     for name in ("googlenet-bvlc", "resnet50-v1"):
         with pytest.raises(InputError, match=f"No library carries ImageNet weights for '{name}'.*--weights FILE"):
@@ -273,6 +281,7 @@ def point_at(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setattr("torchvision.models.get_weight", lambda name: SimpleNamespace(url=url))
 
 
+@pytest.mark.thorough
 def test_imagenet_weights_are_downloaded_once(
     hub: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, googlenet: State, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -293,6 +302,7 @@ def test_imagenet_weights_are_downloaded_once(
     assert torch.equal(whole.fc.weight, googlenet["fc.weight"])
 
 
+@pytest.mark.thorough
 def test_a_download_that_fails_says_what_to_do(hub: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
     served, address = hub
     point_at(monkeypatch, f"{address}/absent-12345678.pth")
@@ -307,6 +317,7 @@ def test_a_download_that_fails_says_what_to_do(hub: tuple[Path, str], monkeypatc
         create_network("resnet50")
 
 
+@pytest.mark.thorough
 def test_timms_download(monkeypatch: pytest.MonkeyPatch) -> None:
     timm = pytest.importorskip("timm")
     torch.manual_seed(4)

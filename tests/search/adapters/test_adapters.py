@@ -36,6 +36,7 @@ def points(n: int) -> Tensor:
 
 
 @pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.thorough
 def test_protocol(name: str) -> None:
     x, q = points(1500), points(40)
     made = engine(name, 16, 1500)

@@ -14,6 +14,7 @@ from nngk.search.cuda.nearest import centring, cuda_nearest, error_factors, mult
 
 
 @outside
+@pytest.mark.thorough
 def test_in_the_interpreter():
     run_in_the_interpreter(__file__)
 
