@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from nngk.cli.use_model import classify_command
 
+from nngk.cli.use_model import classify_command
 from nngk.data import split
 from nngk.errors import InputError
 from nngk.kernel.formulas import squared_distances
