@@ -33,7 +33,7 @@ def decoded_training_images(data: Path, device: str, limit: int | None) -> tuple
     if table.splits is None:
         raise InputError(f"{data} has no splits; pack CUB with the task 'metric'.")
     train = table.select([i for i, part in enumerate(table.splits) if part != "test"][:limit]).compact()
-    images = Images(train, size=256)
+    images = Images(train, size=256, squash=True)
     pixels = torch.cat([images.batch(part).to(device) for part in torch.arange(len(train)).split(256)])
     return pixels, torch.from_numpy(train.labels).to(device)
 

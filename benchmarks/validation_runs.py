@@ -100,7 +100,7 @@ def class_block(table: ImageTable, fold: int, folds: int = 2) -> Split:
 
 def resident_pixels(table: ImageTable, size: int, device: str, cache: Path | None) -> Tensor:
     """All images of a table, uint8 on the device."""
-    images = Images(table, size, cache)
+    images = Images(table, size, cache, squash=True)
     pixels = torch.empty((len(table), 3, size, size), dtype=torch.uint8, device=device)
     for indices in torch.arange(len(table)).split(256):
         pixels[indices[0] : indices[-1] + 1] = images.batch(indices).to(device)

@@ -49,7 +49,8 @@ def download_command(name: str, directory: Path) -> None:
 @click.argument("name")
 @click.argument("directory", type=folder)
 @click.argument("out", type=folder)
-@click.option("--size", type=click.IntRange(1), default=256, show_default=True, help="Side of the squared images.")
+@click.option("--size", type=click.IntRange(1), default=256, show_default=True, help="Shorter side of the images.")
+@click.option("--squash", is_flag=True, help="Make the images squares instead of keeping their aspect.")
 @click.option("--task", type=click.Choice(["classify", "metric"]), default="classify", show_default=True)
 @click.option("--boxes/--no-boxes", default=None, help="Crop to the bounding boxes.  [default: as the paper does]")
 @click.option("--seed", default=0, show_default=True, help="Of the validation split.")
@@ -60,6 +61,7 @@ def pack_command(
     directory: Path,
     out: Path,
     size: int,
+    squash: bool,
     task: str,
     boxes: bool | None,
     seed: int,
@@ -80,8 +82,8 @@ def pack_command(
     if not len(table):
         raise InputError(f"{directory} has no images to pack.")
     with watch("packing") as seen:
-        pack(table, out, size, progress=seen)
-    facts = {"pack": str(out), "images": len(table), "classes": len(table.class_names), "size": size}
+        pack(table, out, size, squash=squash, progress=seen)
+    facts = {"pack": str(out), "images": len(table), "classes": len(table.class_names), "size": size, "squash": squash}
     click.echo(
         json.dumps(facts) if as_json else f"{len(table)} images of {len(table.class_names)} classes are in {out}."
     )

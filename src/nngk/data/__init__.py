@@ -3,10 +3,11 @@
 from nngk.data.check import FolderReport, check_folder
 from nngk.data.datasets.by_name import DATASETS
 from nngk.data.datasets.download import download
-from nngk.data.decode import load_image, square, squares
+from nngk.data.decode import fitted, fitted_pictures, load_image, square, squares
 from nngk.data.images import ImageDataset, Images
 from nngk.data.loading import BatchSource, batches
 from nngk.data.packs.build import pack
+from nngk.data.pictures import Pictures
 from nngk.data.reading import read_images, read_pack
 from nngk.data.sampling import class_balanced_batches, random_batches
 from nngk.data.splits import Split, class_disjoint, split, stratified
@@ -23,6 +24,7 @@ __all__ = [
     "ImageDataset",
     "ImageTable",
     "Images",
+    "Pictures",
     "Split",
     "batches",
     "centre_crop",
@@ -31,6 +33,8 @@ __all__ = [
     "class_disjoint",
     "download",
     "evaluation",
+    "fitted",
+    "fitted_pictures",
     "load_image",
     "pack",
     "random_batches",

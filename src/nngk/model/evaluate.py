@@ -42,7 +42,7 @@ def evaluate_model(
     with progress_task("embedding", len(table)) as advance:
         x = embed(
             model.network,
-            Images(table, spec.resize),
+            Images(table, spec.resize, squash=spec.squash),
             centre_crop(spec.size, spec.mean, spec.std),
             device=model.device,
             advance=advance,

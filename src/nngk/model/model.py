@@ -12,7 +12,7 @@ import torch
 from PIL.Image import Image
 from torch import Tensor
 
-from nngk.data import centre_crop, squares
+from nngk.data import Pictures, centre_crop, fitted_pictures
 from nngk.errors import InputError
 from nngk.kernel.predict import Prediction, predict
 from nngk.networks import EmbeddingNetwork
@@ -127,7 +127,7 @@ class Model:
         spec = self.network.input
         rows = embed(
             self.network,
-            _Pictures(pictures, spec.resize),
+            _Shown(pictures, spec.resize, spec.squash),
             centre_crop(spec.size, spec.mean, spec.std),
             batch_size=batch_size,
             device=self.device,
@@ -297,17 +297,17 @@ class Model:
         self.__dict__.pop("_engine", None)
 
 
-class _Pictures:
+class _Shown:
     """A list of pictures as an image source: decoded when their batch is asked for."""
 
-    def __init__(self, pictures: Sequence[Picture], size: int) -> None:
-        self.pictures, self.size = pictures, size
+    def __init__(self, pictures: Sequence[Picture], size: int, squash: bool) -> None:
+        self.pictures, self.size, self.squash = pictures, size, squash
 
     def __len__(self) -> int:
         return len(self.pictures)
 
-    def batch(self, indices: Any) -> Tensor:
-        return squares([self.pictures[int(i)] for i in indices], self.size)
+    def batch(self, indices: Any) -> Tensor | Pictures:
+        return fitted_pictures([self.pictures[int(i)] for i in indices], self.size, squash=self.squash)
 
 
 def as_list(images: Picture | Sequence[Picture]) -> tuple[list[Picture], bool]:

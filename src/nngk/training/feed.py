@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from nngk.networks.embed import Rows, embed, untransformed
 from nngk.progress import task, watch
 from nngk.training.settings import Settings
 
-Transform = Callable[[Tensor, torch.Generator | None], Tensor]
+Transform = Callable[[Any, torch.Generator | None], Tensor]
 
 
 @dataclass
@@ -82,7 +83,7 @@ def input_spec(network: EmbeddingNetwork, settings: Settings) -> InputSpec:
     size = settings.crop_size or spec.size
     # Where only the crop is given, the margin around it keeps its proportion.
     resize = settings.resize or (spec.resize if size == spec.size else round(size * spec.resize / spec.size))
-    return replace(spec, size=size, resize=resize)
+    return replace(spec, size=size, resize=resize, squash=settings.squash)
 
 
 def image_parts(split: Split, spec: InputSpec, settings: Settings, folder: Path) -> Parts:
@@ -97,7 +98,7 @@ def image_parts(split: Split, spec: InputSpec, settings: Settings, folder: Path)
         std=spec.std,
     )
     plain = centre_crop(spec.size, spec.mean, spec.std)
-    train, val, test = (_image_part(table, spec.resize, cache, settings.threads) for table in split)
+    train, val, test = (_image_part(table, spec, cache, settings.threads) for table in split)
     return Parts(train, val, test, augment, plain)
 
 
@@ -139,7 +140,8 @@ def _origin(part: Part, weights: "hashlib._Hash") -> str:
     """What a part's features depend on, as a hash: weights, files, and how they are cropped."""
     digest = weights.copy()
     if isinstance(part.source, Images) and len(part):
-        digest.update("|".join([str(part.source.size), *picture_keys(part.source.table)]).encode())
+        size = f"{part.source.size}" if part.source.squash else f"shorter side {part.source.size}"
+        digest.update("|".join([size, *picture_keys(part.source.table)]).encode())
     return digest.hexdigest()[:16]
 
 
@@ -175,7 +177,7 @@ class Projection(nn.Module):
         return self.head.project(pooled)
 
 
-def _image_part(table: ImageTable, size: int, cache: Path | None, threads: int) -> Part:
+def _image_part(table: ImageTable, spec: InputSpec, cache: Path | None, threads: int) -> Part:
     with watch("decoding images") as seen:
-        images = Images(table, size, cache, threads, progress=seen)
+        images = Images(table, spec.resize, cache, threads, squash=spec.squash, progress=seen)
     return Part(images, torch.as_tensor(table.labels))

@@ -251,7 +251,8 @@ def _same_settings(folder: Path, asked: Settings, named: Collection[str]) -> Set
             f"{folder.parent} holds no run to resume: none was stopped there after its first step. "
             "Start one without --resume."
         )
-    before = Settings.from_dict(read_json(folder / "settings.json", "a run that can be resumed"))
+    # Runs from before images could keep their aspect squashed them.
+    before = Settings.from_dict({"squash": True, **read_json(folder / "settings.json", "a run that can be resumed")})
     free, old, new = OF_THE_MACHINE, before.to_dict(), asked.to_dict()
     default = Settings().to_dict()
     changed = [n for n in new if n not in free and new[n] != old[n] and (n in named or new[n] != default[n])]

@@ -22,6 +22,7 @@ PAPER = Settings(
     normalise=False,
     embedding_start="projection",  # a random layer that keeps distances: only then does one σ suit every size
     freeze=False,
+    squash=True,
     crop="random",
     n_neighbours=100,
     guaranteed=0,  # an example without a same-class neighbour has no gradient

@@ -44,7 +44,8 @@ class Settings:
     freeze_batchnorm: bool | None = None  # keep its statistics; auto: pretrained ones, which small batches would spoil
 
     # -- the images
-    resize: int | None = None  # side of the squared image before cropping; auto: what the weights were trained with
+    resize: int | None = None  # shorter side of the image before cropping; auto: what the weights were trained with
+    squash: bool = False  # make images squares of 'resize', as in the paper, instead of keeping their aspect
     crop_size: int | None = None  # side of the crop; auto: likewise
     train_crop_size: int | None = None  # side of training crops; auto: the same
     crop: Literal["resized", "random", "centre"] = "resized"  # of training images; 'resized' is best for unseen classes

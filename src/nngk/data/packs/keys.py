@@ -14,7 +14,7 @@ from nngk.errors import InputError
 
 
 def picture_keys(table: ImageTable) -> list[str]:
-    """What each decoded image depends on: the file, its time and length, and the box. Equal keys, equal pixels."""
+    """Return what each decoded picture depends on, besides its size: the file, its time and length, and the box."""
     found: dict[Path, str] = {}
     result = []
     for row, path in enumerate(table.paths):
@@ -31,7 +31,7 @@ def picture_keys(table: ImageTable) -> list[str]:
 
 
 def picture_places(table: ImageTable) -> list[str]:
-    """Where each image lies, as a hash: a pack that travels does not tell its writer's folders."""
+    """Return where each image lies, as a hash: a pack that travels does not tell its writer's folders."""
     return [_hash(absolute(path)) for path in table.paths]
 
 
