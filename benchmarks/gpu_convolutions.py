@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from nngk.accel import capturing
 from nngk.networks import create_network
-from nngk.networks.backbones import googlenet
+from nngk.networks.backbones import googlenet, torchvision
 from nngk.networks.fused import convolution as fused
 from nngk.training.graphs import Graphed
 
@@ -31,14 +31,8 @@ def section_convolutions() -> None:
             record("convolutions", f"{what}, PyTorch's", before, "ms")
             record("convolutions", f"{what}, fused", now, "ms", f"{before / now:.2f}x faster")
         for batch in EMBEDDED[: 1 if ARGS.quick else None]:
-            for how, context in (("PyTorch's", way(False)), ("as it comes", nullcontext()), ("fused", capturing())):
-                with context:
-                    record(
-                        "convolutions",
-                        f"{name}, batch {batch}, embedding, {how}",
-                        embed_ms(name, pictures[:batch]),
-                        "ms",
-                    )
+            for dtype in (torch.bfloat16, torch.float32):
+                embeddings(name, pictures[:batch], dtype)
 
 
 def trainable(name: str) -> nn.Module:
@@ -70,11 +64,14 @@ def flat(tensors: tuple[Tensor, ...]) -> Tensor:
     return torch.cat([t.flatten() for t in tensors])
 
 
-def embed_ms(name: str, pictures: Tensor) -> float:
-    """An embedding without gradients, launched kernel by kernel."""
+def embeddings(name: str, pictures: Tensor, dtype: torch.dtype) -> None:
+    """Times of embeddings without gradients, launched kernel by kernel."""
     network = trainable(name).eval()
-    with torch.no_grad(), torch.autocast(DEVICE, torch.bfloat16):
-        return milliseconds(lambda: network(pictures), 10)
+    for how in ("PyTorch's", "as it comes", "fused"):
+        with way(how != "PyTorch's"), capturing() if how == "fused" else nullcontext(), torch.no_grad():
+            with torch.autocast(DEVICE, torch.bfloat16, enabled=dtype == torch.bfloat16):
+                took = milliseconds(lambda: network(pictures), 10)
+        record("convolutions", f"{name}, batch {len(pictures)}, {str(dtype)[6:]}, embedding, {how}", took, "ms")
 
 
 def step_ms(name: str, pictures: Tensor, on: bool) -> float:
@@ -98,8 +95,8 @@ def way(on: bool) -> Iterator[None]:
     """Fused convolutions, or PyTorch's."""
     before = fused.fusable
     if not on:
-        fused.fusable = googlenet.fusable = lambda x: False
+        fused.fusable = googlenet.fusable = torchvision.fusable = lambda x: False
     try:
         yield
     finally:
-        fused.fusable = googlenet.fusable = before
+        fused.fusable = googlenet.fusable = torchvision.fusable = before

@@ -2,7 +2,8 @@
 
 PyTorch writes a convolution's result, reads it to add the bias, and reads it again for the ReLU: passes over the
 map that cost a network in half precision, whose products are fast, a good part of its time (docs/gpu.md). Launching
-the fused kernel takes the host longer than launching the three, so that it pays only in a CUDA graph.
+the fused kernel takes the host longer than launching the three, so that it pays in a CUDA graph, and without one only
+where maps are large enough for the host to be ahead of the GPU.
 """
 
 from typing import Any
@@ -12,6 +13,8 @@ from torch import Tensor
 from torch.nn.functional import conv2d
 
 from nngk.accel import DTYPES, is_capturing
+
+LARGE = 2**23  # values of a map; measured on an H200: results/gpu_convolutions.csv
 
 
 def conv_relu(
@@ -32,12 +35,13 @@ def conv_relu(
 
 
 def fusable(x: Tensor) -> bool:
-    """Return whether cuDNN's fused convolution can work on ``x``, and pays: while a CUDA graph is being captured.
+    """Return whether cuDNN's fused convolution can work on ``x``, and pays: in a CUDA graph, or on a large map.
 
     ROCm calls its own library by the same name, without that operation.
     """
     cudnn = torch.version.cuda is not None and torch.backends.cudnn.enabled and torch.backends.cudnn.is_available()
-    return is_capturing() and x.is_cuda and x.dtype in DTYPES and cudnn and not torch.compiler.is_compiling()
+    pays = is_capturing() or x.numel() >= LARGE
+    return pays and x.is_cuda and x.dtype in DTYPES and cudnn and not torch.compiler.is_compiling()
 
 
 class _ConvReLU(torch.autograd.Function):
