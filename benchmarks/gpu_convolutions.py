@@ -68,9 +68,9 @@ def embeddings(name: str, pictures: Tensor, dtype: torch.dtype) -> None:
     """Times of embeddings without gradients, launched kernel by kernel."""
     network = trainable(name).eval()
     for how in ("PyTorch's", "as it comes", "fused"):
-        with way(how != "PyTorch's"), capturing() if how == "fused" else nullcontext(), torch.no_grad():
-            with torch.autocast(DEVICE, torch.bfloat16, enabled=dtype == torch.bfloat16):
-                took = milliseconds(lambda: network(pictures), 10)
+        amp = torch.autocast(DEVICE, torch.bfloat16, enabled=dtype == torch.bfloat16)
+        with way(how != "PyTorch's"), capturing() if how == "fused" else nullcontext(), torch.no_grad(), amp:
+            took = milliseconds(lambda: network(pictures), 10)
         record("convolutions", f"{name}, batch {len(pictures)}, {str(dtype)[6:]}, embedding, {how}", took, "ms")
 
 
