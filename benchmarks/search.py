@@ -24,7 +24,7 @@ from nngk.experiments.bench.curves import plot_growth
 from nngk.experiments.bench.families import PEERS as FAMILY_PEERS
 from nngk.experiments.bench.families import bench_families
 from nngk.experiments.bench.peers import all_pairs
-from nngk.experiments.bench.points import clustered_features
+from nngk.experiments.bench.points import FAMILIES, clustered_features
 from nngk.experiments.bench.search import append_rows, at_recall, bench_search, circumstances
 from nngk.search import FANNG, Exact
 from nngk.search.calibration import found_share
@@ -43,6 +43,7 @@ def main() -> None:
     parser.add_argument(
         "--exact-to", type=int, default=200_000, help="largest size of the growth at which exact search runs"
     )
+    parser.add_argument("--families", nargs="+", default=[*FAMILIES, "unseen"], help="kinds of points to measure")
     parser.add_argument("--features", type=Path, help="a .npy file of vectors in place of made ones")
     parser.add_argument("--dataset", default="cub200", help="whose images 'features' embeds")
     parser.add_argument("--data-dir", type=Path)
@@ -63,9 +64,8 @@ def main() -> None:
     elif given.task == "update":
         update(given)
     elif given.task == "families":
-        bench_families(
-            given.n, given.dim, given.k[0], peers=given.peers or FAMILY_PEERS, out=given.out, seed=given.seed
-        )
+        peers = given.peers or FAMILY_PEERS
+        bench_families(given.n, given.dim, given.k[0], given.families, peers, given.out, seed=given.seed)
     else:
         pairs = given.task == "pairs"
         peers = given.peers or (["exact", "faiss-flat", "fanng", "pynndescent"] if pairs else PEERS)
