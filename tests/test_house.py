@@ -29,6 +29,7 @@ SKINS = {"cli", "__init__", "__main__", "moved"}  # these may import everything
 # A command line imports late so that its help is instant; everything else may import only these late.
 HEAVY_OR_OPTIONAL = (
     "nngk.kernel.triton",
+    "nngk.data.resample_triton",
     "nngk.networks.fused",
     "nngk.networks.backbones",
     "nngk.search.cuda",

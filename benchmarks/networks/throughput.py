@@ -34,7 +34,7 @@ def decoded_training_images(given: argparse.Namespace) -> tuple[Tensor, Tensor]:
     with tempfile.TemporaryDirectory() as home:
         table = Sources(given.data, given.weights, Path(home), given.quick).table("cub200", "metric").where("train")
         train = table.select(range(min(len(table), given.limit or len(table)))).compact()
-        images = Images(train, 32 if given.quick else 256, given.cache)
+        images = Images(train, 32 if given.quick else 256, given.cache, squash=True)
         pixels = torch.cat([images.batch(part).to(given.device) for part in torch.arange(len(train)).split(256)])
     return pixels, torch.from_numpy(train.labels).to(given.device)
 

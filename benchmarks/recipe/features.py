@@ -122,7 +122,7 @@ def main() -> None:
         taps, spec = Taps(network, layers), network.input
         labels = torch.as_tensor(table.labels).to(given.device)
         for number, (side, size) in enumerate(sizes):
-            images = Images(table, side, given.cache or Path(home) / "images")
+            images = Images(table, side, given.cache or Path(home) / "images", squash=True)
             read = taps(transformed(images, given.device, centre_crop(size, spec.mean, spec.std)))
             readings = {key: Reading(x, x, labels) for key, x in read.items() if key.startswith(layers[-1])}
             if number == 0:

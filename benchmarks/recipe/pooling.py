@@ -101,7 +101,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as home:
         sources = Sources(given.data, given.weights, Path(home), given.quick)
         table = half_of_the_classes(sources, given.part, given.limit)
-        images = Images(table, 32 if given.quick else 256, given.cache)
+        images = Images(table, 32 if given.quick else 256, given.cache, squash=True)
         labels = torch.from_numpy(table.labels).to(given.device)
         for wanted in given.networks[: 1 if given.quick else None]:
             name, weights = sources.network(wanted)

@@ -65,7 +65,8 @@ def main() -> None:
         table = quick or read_images(given.dataset, data_dir=given.data)
         parts = [table.where("train"), table.where("val")]
         centres, questions = (
-            embed(features, Images(part, spec.resize, given.cache), plain, device=given.device) for part in parts
+            embed(features, Images(part, spec.resize, given.cache, squash=True), plain, device=given.device)
+            for part in parts
         )
     labels, truth = (torch.as_tensor(part.labels).to(given.device) for part in parts)
     shared = {"dataset": given.dataset, "network": given.network, "layers": given.layers, "seed": 0}

@@ -113,10 +113,10 @@ def otherwise(run: Run) -> dict[str, float]:
 
 def readings(run: Run) -> dict[str, float]:
     """Return what the trained network finds when it reads the pictures larger than it was trained with."""
-    spec, out = run.network.input, {}
+    spec, cache, out = run.network.input, Path(str(run.settings.cache)), {}
     for side, size in READINGS:
         if spec.resize < side:
-            images = Images(run.split.val, side, Path(str(run.settings.cache)), run.settings.threads)
+            images = Images(run.split.val, side, cache, run.settings.threads, squash=spec.squash)
             plain = centre_crop(size, spec.mean, spec.std)
             x = embed(run.network, images, plain, device=run.device, amp=run.amp)
             found = scores(x, run.feed.val.labels)

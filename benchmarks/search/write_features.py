@@ -32,7 +32,7 @@ def main() -> None:
         quick = quick_table(Path(home), given.dataset, "classify") if given.quick else None
         table = quick or read_images(given.dataset, data_dir=given.data_dir)
         table = table.select(np.random.default_rng(given.seed).permutation(len(table)))
-        images = Images(table, spec.resize, threads=given.threads)
+        images = Images(table, spec.resize, threads=given.threads, squash=True)
         x = embed(network, images, centre_crop(spec.size, spec.mean, spec.std), batch_size=32, device=given.device)
     given.out.parent.mkdir(parents=True, exist_ok=True)
     np.save(given.out, x.cpu().numpy(), allow_pickle=False)

@@ -1,4 +1,4 @@
-"""The device to compute on."""
+"""Which device to work on, and how to bring tensors there."""
 
 import os
 
@@ -30,3 +30,14 @@ def pick_device(name: str | torch.device = DEVICE) -> torch.device:
 def cpu_count() -> int:
     """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def placed(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a small tensor on a device; what goes from the CPU to a GPU is not waited for.
+
+    >>> placed(torch.ones(2), torch.device("cpu"))
+    tensor([1., 1.])
+    """
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)

@@ -31,7 +31,8 @@ def test_check_and_pack(photos, tmp_path):
     report = json.loads(done.stdout)
     assert done.returncode == 0 and report["images"] == 6 and report["complete"]
     done = nngk("data", "pack", "folder", photos, tmp_path / "pack", "--size", 16, "--json")
-    assert json.loads(done.stdout) == {"pack": str(tmp_path / "pack"), "images": 6, "classes": 2, "size": 16}
+    facts = {"pack": str(tmp_path / "pack"), "images": 6, "classes": 2, "size": 16, "squash": False}
+    assert json.loads(done.stdout) == facts
     assert json.loads(nngk("data", "check", tmp_path / "pack", "--json").stdout)["images"] == 6
 
 

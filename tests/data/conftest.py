@@ -25,9 +25,10 @@ def make_picture() -> Callable[..., Path]:
 
 @pytest.fixture
 def pets(tmp_path: Path) -> Path:
-    """Three classes with 4, 3 and 5 pictures."""
+    """Three classes with 4, 3 and 5 pictures of several aspects."""
+    sizes = ((12, 10), (10, 15), (9, 9), (40, 5), (7, 8))
     folder = tmp_path / "pets"
     for label, (name, count) in enumerate({"cat": 4, "dog": 3, "owl": 5}.items()):
         for number in range(count):
-            picture(folder / name / f"{number}.png", seed=10 * label + number)
+            picture(folder / name / f"{number}.png", seed=10 * label + number, size=sizes[number])
     return folder

@@ -7,6 +7,7 @@ from PIL import Image
 
 import published
 from nngk.data import check_folder, pack, read_images
+from nngk.data.packs.layout import open_pack
 from nngk.errors import InputError
 
 
@@ -55,11 +56,14 @@ def test_a_folder_of_datasets(tmp_path: Path) -> None:
 
 
 def test_a_pack_with_a_changed_pixel(pets: Path, tmp_path: Path) -> None:
-    folder = pack(read_images(pets), tmp_path / "out", 8)
+    folder = pack(read_images(pets), tmp_path / "out", 8, squash=True)
     report = check_folder(folder, decode=True)
     assert report.kind == "pack" and report.complete and report.images == 12 and "8×8" in report.title
-    pixels = np.load(folder / "images.npy", mmap_mode="r+")
-    pixels[5, 0, 0, 0] ^= 1
+    folder = pack(read_images(pets), tmp_path / "out", 8)
+    report = check_folder(folder, decode=True)
+    assert report.complete and "shorter sides of 8 pixels" in report.title
+    pixels = np.memmap(folder / "pixels.bin", dtype=np.uint8, mode="r+")
+    pixels[open_pack(folder).places[5, 0]] ^= 1
     pixels.flush()
     report = check_folder(folder, decode=True)
     assert len(report.broken) == 1 and report.broken[0].endswith("dog/1.png") and not report.complete

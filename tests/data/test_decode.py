@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torchvision import transforms
 
-from nngk.data import load_image, square, squares
+from nngk.data import FlatPictures, fitted, fitted_pictures, load_image, square, squares
 from nngk.errors import InputError
 
 RNG = np.random.default_rng(0)
@@ -153,3 +154,35 @@ def test_boxes_are_clipped_and_nan_is_the_whole() -> None:
 def test_squares_is_a_batch() -> None:
     assert torch.equal(squares([RGB, GREY], 5)[0], square(RGB, 5))
     assert squares([], 5).shape == (0, 3, 5, 5)
+
+
+@pytest.mark.parametrize("shape", [(40, 60), (61, 40), (33, 33), (10, 40), (3, 2)])
+@pytest.mark.parametrize("size", [16, 50])
+def test_the_shorter_side_is_fitted_as_torchvision_does(shape: tuple[int, int], size: int) -> None:
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8))
+    wanted = transforms.functional.pil_to_tensor(transforms.Resize(size)(image))
+    got = fitted(image, size)
+    assert min(got.shape[1:]) == size and torch.equal(got, wanted)
+
+
+def test_a_very_long_picture_loses_its_ends() -> None:
+    long = np.zeros((2, 100, 3), dtype=np.uint8)
+    long[:, 46:54] = 200  # the middle eight columns: four times the height
+    assert fitted(long, 4).shape == (3, 4, 16) and (fitted(long, 4) == 200).all()
+    assert torch.equal(fitted(long.transpose(1, 0, 2), 4), fitted(long, 4).transpose(1, 2))
+    assert fitted(np.zeros((1, 5000), dtype=np.uint8), 8).shape == (3, 8, 32)
+    assert fitted(long, 4, squash=True).shape == (3, 4, 4) and fitted(long, 4, squash=True).max() < 200
+
+
+def test_a_box_is_cut_before_the_shorter_side_is_fitted() -> None:
+    image = np.random.default_rng(0).integers(0, 256, (30, 50, 3), dtype=np.uint8)
+    assert torch.equal(fitted(image, 8, (10.2, 5, 29.5, 14.9)), fitted(image[5:15, 10:30], 8))
+    assert fitted(image, 8, (10.2, 5, 29.5, 14.9)).shape == (3, 8, 16)
+
+
+def test_pictures_are_a_batch_of_either_kind() -> None:
+    shown = [np.zeros((4, 6), dtype=np.uint8), np.full((6, 4), 9, dtype=np.uint8)]
+    batch = fitted_pictures(shown, 8)
+    assert isinstance(batch, FlatPictures) and batch[0].shape == (3, 8, 12) and batch[1].shape == (3, 12, 8)
+    assert torch.equal(fitted_pictures(shown, 8, squash=True), squares(shown, 8))
+    assert len(fitted_pictures([], 8)) == 0

@@ -10,7 +10,20 @@ import pytest
 import torch
 from PIL import Image
 
-from nngk.data import ImageDataset, Images, ImageTable, load_image, pack, read_images, read_pack, square
+from nngk.data import (
+    FlatPictures,
+    ImageDataset,
+    Images,
+    ImageTable,
+    centre_crop,
+    check_folder,
+    fitted,
+    load_image,
+    pack,
+    read_images,
+    read_pack,
+    square,
+)
 from nngk.errors import InputError
 
 
@@ -24,50 +37,66 @@ class Counter:
         self.done = done
 
 
-def plain(table: ImageTable, size: int) -> torch.Tensor:
+@pytest.fixture(params=[False, True], ids=["aspect", "squash"])
+def squash(request: pytest.FixtureRequest) -> bool:
+    return request.param
+
+
+def plain(table: ImageTable, size: int, squash: bool) -> list[torch.Tensor]:
     boxes = [None] * len(table) if table.boxes is None else list(table.boxes)
-    return torch.stack([square(path, size, box) for path, box in zip(table.paths, boxes)])
+    return [fitted(path, size, box, squash=squash) for path, box in zip(table.paths, boxes)]
 
 
-def test_images_with_and_without_cache_are_the_decoded_files(pets: Path, tmp_path: Path) -> None:
+def same(batch: torch.Tensor | FlatPictures, wanted: list[torch.Tensor]) -> bool:
+    assert isinstance(batch, torch.Tensor) or torch.equal(batch.places, FlatPictures.of(wanted).places)
+    return len(batch) == len(wanted) and all(torch.equal(batch[i], each) for i, each in enumerate(wanted))
+
+
+def test_images_with_and_without_cache_are_the_decoded_files(pets: Path, tmp_path: Path, squash: bool) -> None:
     table = read_images(pets)
-    want = plain(table, 8)
-    for images in (Images(table, 8), Images(table, 8, threads=1), Images(table, 8, cache=tmp_path / "c")):
-        assert len(images) == 12
-        assert torch.equal(images.batch(range(12)), want)
-        assert torch.equal(images.batch(torch.tensor([5, 0, 5])), want[[5, 0, 5]])
-        assert torch.equal(images.batch(np.array([-1])), want[[-1]])
+    want = plain(table, 8, squash)
+    assert len({each.shape for each in want}) == (1 if squash else 5)
+    for options in ({}, {"threads": 1}, {"cache": tmp_path / "c"}):
+        images = Images(table, 8, squash=squash, **options)
+        assert len(images) == 12 and isinstance(images.batch([0]), torch.Tensor if squash else FlatPictures)
+        assert same(images.batch(range(12)), want)
+        assert same(images.batch(torch.tensor([5, 0, 5])), [want[i] for i in (5, 0, 5)])
+        assert same(images.batch(np.array([-1])), want[-1:])
         assert torch.equal(images[3], want[3])
-        assert images.batch([]).shape == (0, 3, 8, 8)
+        assert len(images.batch([])) == 0
         with pytest.raises(IndexError, match="12 images"):
             images.batch([12])
         assert torch.equal(pickle.loads(pickle.dumps(images))[3], want[3])
-    big = Images(table, 64, cache=tmp_path / "c")
+    assert images.nbytes == sum(each.numel() for each in want)
+    big = Images(table, 64, cache=tmp_path / "c", squash=squash)
     assert len(pickle.dumps(big)) < 12 * 64 * 64  # the array itself does not travel
 
 
-def test_cache_decodes_each_picture_once_for_all_tables(pets: Path, tmp_path: Path) -> None:
+def test_cache_decodes_each_picture_once_for_all_tables(pets: Path, tmp_path: Path, squash: bool) -> None:
     table, first, again, part = read_images(pets), Counter(), Counter(), Counter()
-    Images(table.select(range(7)), 8, tmp_path / "c", progress=first)
+    Images(table.select(range(7)), 8, tmp_path / "c", squash=squash, progress=first)
     assert first.done == 7
-    whole = Images(table, 8, tmp_path / "c", progress=again)
+    whole = Images(table, 8, tmp_path / "c", squash=squash, progress=again)
     assert again.done == 5  # only those that were new
     shuffled = table.select([11, 2, 6])
-    assert torch.equal(Images(shuffled, 8, tmp_path / "c", progress=part).batch([0, 1, 2]), plain(shuffled, 8))
+    some = Images(shuffled, 8, tmp_path / "c", squash=squash, progress=part)
+    assert same(some.batch([0, 1, 2]), plain(shuffled, 8, squash))
     assert part.done == 0
-    assert torch.equal(whole.batch(range(12)), plain(table, 8))
+    assert same(whole.batch(range(12)), plain(table, 8, squash))
 
 
-def test_cache_notices_changed_files_sizes_and_boxes(pets: Path, tmp_path: Path) -> None:
+def test_cache_notices_changed_files_sizes_boxes_and_shapes(pets: Path, tmp_path: Path) -> None:
     table, cache = read_images(pets), tmp_path / "c"
     Images(table, 8, cache)
     Image.new("RGB", (9, 9), (1, 2, 3)).save(table.paths[4])
     os.utime(table.paths[4], ns=(1, 1))
     assert Images(table, 8, cache)[4][:, 0, 0].tolist() == [1, 2, 3]
-    assert Images(table, 6, cache)[0].shape == (3, 6, 6)
-    boxed = ImageTable(table.paths, table.labels, table.class_names, boxes=np.tile([2.0, 2, 8, 8], (12, 1)))
-    assert torch.equal(Images(boxed, 8, cache).batch(range(12)), plain(boxed, 8))
-    assert torch.equal(Images(table, 8, cache).batch(range(12)), plain(table, 8))
+    assert Images(table, 6, cache)[0].shape == (3, 6, 7)
+    boxed = ImageTable(table.paths, table.labels, table.class_names, boxes=np.tile([2.0, 2, 8, 7], (12, 1)))
+    for squash in (False, True):
+        for some in (boxed, table):
+            images = Images(some, 8, cache, squash=squash)
+            assert same(images.batch(range(12)), plain(some, 8, squash))
 
 
 def test_cache_drops_packs_whose_pictures_all_changed(pets: Path, tmp_path: Path) -> None:
@@ -79,7 +108,9 @@ def test_cache_drops_packs_whose_pictures_all_changed(pets: Path, tmp_path: Path
     assert len(list(cache.glob("cache-*"))) == 1
 
 
-def test_an_interrupted_build_goes_on(pets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_build_goes_on(
+    pets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, squash: bool
+) -> None:
 
     from nngk.data.packs import writer as module
 
@@ -87,11 +118,11 @@ def test_an_interrupted_build_goes_on(pets: Path, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(module, "_SAVE_SECONDS", 0.0)
     decoded: list[Path] = []
 
-    def counting(path: Path, *rest: object) -> torch.Tensor:
+    def counting(path: Path, *rest: object, **options: object) -> torch.Tensor:
         decoded.append(path)
-        return square(path, *rest)
+        return fitted(path, *rest, **options)
 
-    monkeypatch.setattr(module, "square", counting)
+    monkeypatch.setattr(module, "fitted", counting)
     table = read_images(pets)
 
     def stop(done: int, total: int) -> None:
@@ -99,22 +130,22 @@ def test_an_interrupted_build_goes_on(pets: Path, tmp_path: Path, monkeypatch: p
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Images(table, 8, tmp_path / "c", progress=stop)
+        Images(table, 8, tmp_path / "c", squash=squash, progress=stop)
     assert len(decoded) == 8
     decoded.clear()
-    images = Images(table, 8, tmp_path / "c")
+    images = Images(table, 8, tmp_path / "c", squash=squash)
     assert len(decoded) == 8  # the first chunk of four was safe, the second had not been recorded
-    assert torch.equal(images.batch(range(12)), plain(table, 8))
+    assert same(images.batch(range(12)), plain(table, 8, squash))
     left = {file.name for file in (tmp_path / "c").rglob("*") if file.is_file()}
-    assert left == {".lock", "images.npy", "table.json"}
+    assert left == {".lock", "pixels.bin", "table.json"}
 
 
 def test_a_damaged_cache_is_built_again(pets: Path, tmp_path: Path) -> None:
     table, cache = read_images(pets), tmp_path / "c"
     Images(table, 8, cache)
-    (file,) = cache.glob("*/images.npy")
+    (file,) = cache.glob("*/pixels.bin")
     file.write_bytes(file.read_bytes()[:-100])
-    assert torch.equal(Images(table, 8, cache).batch(range(12)), plain(table, 8))
+    assert same(Images(table, 8, cache).batch(range(12)), plain(table, 8, False))
 
 
 def test_two_builders_at_once_agree(pets: Path, tmp_path: Path) -> None:
@@ -125,29 +156,29 @@ def test_two_builders_at_once_agree(pets: Path, tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert len(built) == 3
-    assert all(torch.equal(images.batch(range(12)), plain(table, 8)) for images in built)
+    assert all(same(images.batch(range(12)), plain(table, 8, False)) for images in built)
     assert len(list((tmp_path / "c").glob("cache-*"))) == 1
 
 
-def test_a_pack_reads_the_same_elsewhere(pets: Path, tmp_path: Path) -> None:
+def test_a_pack_reads_the_same_elsewhere(pets: Path, tmp_path: Path, squash: bool) -> None:
     found = read_images(pets)
     table = ImageTable(
         found.paths,
         found.labels,
         found.class_names,
         splits=["train", "val", "test"] * 4,
-        boxes=np.tile([1.0, 1, 7, 9], (12, 1)),
+        boxes=np.tile([1.0, 1, 7, 5], (12, 1)),
         name="pets",
         task="classify",
     )
-    want = plain(table, 8)
+    want = plain(table, 8, squash)
     moved = tmp_path / "elsewhere"
-    shutil.move(pack(table, tmp_path / "out", 8), moved)
+    shutil.move(pack(table, tmp_path / "out", 8, squash=squash), moved)
     shutil.rmtree(pets)
     assert str(pets) not in (moved / "table.json").read_text()  # nor where it was made
     assert json.loads((moved / "table.json").read_text())["paths"][0] == "cat/0.png"
     images, again = read_pack(moved)
-    assert torch.equal(images.batch(range(12)), want)
+    assert same(images.batch(range(12)), want)
     assert again.boxes is None  # they are in the pixels now
     assert (again.class_names, again.splits, again.name, again.task) == (
         table.class_names, table.splits, "pets", "classify",
@@ -155,11 +186,53 @@ def test_a_pack_reads_the_same_elsewhere(pets: Path, tmp_path: Path) -> None:
     assert again.labels.tolist() == table.labels.tolist()
     # A table read from a pack is like any other: it can be selected from, decoded, cached at another size.
     some = read_images(moved).select([7, 3])
-    assert torch.equal(Images(some, 8).batch([0, 1]), want[[7, 3]])
+    assert same(Images(some, 8, squash=squash).batch([0, 1]), [want[7], want[3]])
     assert some.paths[0].name == "00000007 0.png"
     np.testing.assert_array_equal(np.asarray(load_image(some.paths[0])), want[7].permute(1, 2, 0).numpy())
-    small = Images(some, 4, cache=tmp_path / "c").batch([0, 1])
-    assert torch.equal(small, torch.stack([square(want[i], 4) for i in (7, 3)]))
+    for other in (False, True):  # squares stay squares, and others can still be squashed
+        small = Images(some, 4, cache=tmp_path / "c", squash=other).batch([0, 1])
+        assert same(small, [fitted(want[i], 4, squash=other) for i in (7, 3)])
+    assert same(Images(some, 8, squash=True).batch([0, 1]), [square(want[i], 8) for i in (7, 3)])
+
+
+def write_version_1(table: ImageTable, folder: Path, size: int) -> Path:
+    """A pack as it was before images kept their aspect: squares in images.npy."""
+    pack(table, folder, size, squash=True)
+    file, squares_ = folder / "table.json", torch.stack(plain(table, size, True)).numpy()
+    meta = json.loads(file.read_text())
+    del meta["squash"], meta["sizes"]
+    file.write_text(json.dumps({**meta, "version": 1}))
+    (folder / "pixels.bin").unlink()
+    np.save(folder / "images.npy", squares_)
+    return folder
+
+
+def test_packs_of_version_1_are_read_as_the_squares_they_are(pets: Path, tmp_path: Path) -> None:
+    table, count = read_images(pets), Counter()
+    old = write_version_1(table, tmp_path / "c" / "cache-8-old", 8)
+    want = plain(table, 8, True)
+    images, again = read_pack(old)
+    assert images.squash and same(images.batch(range(12)), want)
+    assert torch.equal(pickle.loads(pickle.dumps(images)).batch([3])[0], want[3])
+    assert again.paths[0].parent.name == "images.npy"
+    np.testing.assert_array_equal(np.asarray(load_image(again.paths[7])), want[7].permute(1, 2, 0).numpy())
+    assert same(Images(again, 8).batch([1, 2]), want[1:3])  # squares have no other aspect to keep
+    assert check_folder(old, decode=True).complete
+    # As a cache it serves what is squashed, and nothing else.
+    assert same(Images(table, 8, tmp_path / "c", squash=True, progress=count).batch([3]), want[3:4])
+    assert count.done == 0
+    assert same(Images(table, 8, tmp_path / "c", progress=count).batch([3]), plain(table, 8, False)[3:4])
+    assert count.done == 12
+    # Packed again with other labels it keeps its pixels.
+    pack(ImageTable(table.paths, table.labels, ["A", "B", "C"]), old, 8, squash=True, progress=stop)
+    assert read_pack(old)[1].class_names == ["A", "B", "C"] and (old / "images.npy").exists()
+    # Packed with its aspect it becomes one of this version.
+    assert same(read_pack(pack(table, old, 8))[0].batch(range(12)), plain(table, 8, False))
+    assert not (old / "images.npy").exists()
+
+
+def stop(done: int, total: int) -> None:
+    raise AssertionError("nothing was to be decoded")
 
 
 def test_a_pack_is_a_cache_and_a_cache_is_a_pack(pets: Path, tmp_path: Path) -> None:
@@ -200,8 +273,11 @@ def test_pack_refuses_what_it_cannot_do(pets: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (lambda d: (d / "images.npy").unlink(), r"has no images.npy"),
-        (lambda d: (d / "images.npy").write_bytes(b"\x93NUMPY"), "damaged"),
+        (lambda d: (d / "pixels.bin").unlink(), r"has no pixels.bin"),
+        (lambda d: (d / "pixels.bin").write_bytes(b"\x93NUMPY"), "damaged"),
+        (lambda d: (d / "pixels.bin").write_bytes(b""), "damaged"),
+        (lambda d: _edit(d, sizes=[[8, 8]]), "damaged"),
+        (lambda d: _edit(d, sizes=None), "damaged"),
         (lambda d: (d / "table.json").write_text("{"), "damaged"),
         (lambda d: (d / "table.json").write_text("{}"), "does not belong to a pack"),
         (lambda d: _edit(d, version=99), "version 99"),
@@ -224,7 +300,7 @@ def _edit(folder: Path, **changes: object) -> None:
 
 def test_dataset_yields_image_label_index(pets: Path) -> None:
     table = read_images(pets)
-    data = ImageDataset(Images(table, 8), table.labels, transform=lambda image: image.float() / 255)
+    data = ImageDataset(Images(table, 8), table.labels, transform=centre_crop(8))
     loader = torch.utils.data.DataLoader(data, batch_size=5)
     images, labels, indices = next(iter(loader))
     assert images.shape == (5, 3, 8, 8) and images.dtype == torch.float32
@@ -237,7 +313,8 @@ def test_images_work_in_forked_workers(pets: Path) -> None:
     table = read_images(pets)
     images = Images(table, 8)
     images.batch([0])  # its threads exist here and not in the workers
-    loader = torch.utils.data.DataLoader(ImageDataset(images, table.labels), batch_size=6, num_workers=1)
+    data = ImageDataset(images, table.labels, transform=centre_crop(8))
+    loader = torch.utils.data.DataLoader(data, batch_size=6, num_workers=1)
     assert sum(len(batch) for batch, _, _ in loader) == 12
 
 
@@ -245,22 +322,22 @@ def test_a_truncated_part_of_a_cache_is_decoded_again(pets: Path, tmp_path: Path
     table = read_images(pets)
     first, second = table.select(range(6)), table.select(range(6, 12))
     Images(first, 8, cache=tmp_path)
-    (store,) = tmp_path.glob("*/images.npy")
+    (store,) = tmp_path.glob("*/pixels.bin")
     Images(second, 8, cache=tmp_path)
     with store.open("r+b") as file:
         file.truncate(store.stat().st_size // 2)
     for part in (first, second, table):
-        assert torch.equal(Images(part, 8, cache=tmp_path).batch(range(len(part))), plain(part, 8))
+        assert same(Images(part, 8, cache=tmp_path).batch(range(len(part))), plain(part, 8, False))
 
 
-@pytest.mark.parametrize("damage", ["images.npy", "table.json"])
+@pytest.mark.parametrize("damage", ["pixels.bin", "table.json"])
 def test_a_damaged_pack_is_packed_again(pets: Path, tmp_path: Path, damage: str) -> None:
     table = read_images(pets)
     pack(table, tmp_path / "p", 8)
     file = tmp_path / "p" / damage
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     images, again = read_pack(pack(table, tmp_path / "p", 8))
-    assert torch.equal(images.batch(range(12)), plain(table, 8)) and again.class_names == table.class_names
+    assert same(images.batch(range(12)), plain(table, 8, False)) and again.class_names == table.class_names
 
 
 def test_a_pack_of_other_images_is_kept(pets: Path, tmp_path: Path) -> None:

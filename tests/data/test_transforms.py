@@ -1,15 +1,18 @@
-import math
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
+from torchvision import transforms
 
-from nngk.data import Augmentation, centre_crop
+from nngk.data import Augmentation, FlatPictures, centre_crop, fitted
+from nngk.data.resample import resample
 from nngk.errors import InputError
+from resampling import noise, resampled
 
 BATCH = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (5, 3, 20, 20), dtype=np.uint8))
+MIXED = FlatPictures.of([torch.from_numpy(noise(h, w)) for h, w in ((20, 24), (33, 16), (16, 40), (20, 24))])
 RAW = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
 
 
@@ -17,39 +20,59 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def by_hand(image: np.ndarray, window: list[float], mirrored: bool, size: int) -> np.ndarray:
-    """Bilinear samples with plain loops in float64; (3, S, S) -> (3, size, size), pixels 0 to 1."""
-    left, top, wide, tall = window
-    _, height, width = image.shape
-    out = np.zeros((3, size, size))
-    for row in range(size):
-        for column in range(size):
-            share = (column + 0.5) / size
-            x = left + wide * (1 - share if mirrored else share) - 0.5
-            y = top + tall * (row + 0.5) / size - 0.5
-            x, y = min(max(x, 0), width - 1), min(max(y, 0), height - 1)
-            x0, y0 = math.floor(x), math.floor(y)
-            x1, y1 = min(x0 + 1, width - 1), min(y0 + 1, height - 1)
-            a, b = x - x0, y - y0
-            for channel in range(3):
-                p = image[channel].astype(np.float64)
-                upper = (1 - a) * p[y0, x0] + a * p[y0, x1]
-                lower = (1 - a) * p[y1, x0] + a * p[y1, x1]
-                out[channel, row, column] = ((1 - b) * upper + b * lower) / 255
-    return out
-
-
 @pytest.mark.parametrize("crop", ["resized", "random", "centre"])
 @pytest.mark.parametrize("size", [9, 16])
-def test_samples_equal_plain_loops(crop: str, size: int) -> None:
+def test_windows_are_resampled_mirrored_and_normalised(crop: str, size: int) -> None:
     augmentation = Augmentation(size=size, crop=crop, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
-    got = augmentation(BATCH, seeded())
-    windows, mirrored = augmentation.draw(5, 20, 20, seeded())
-    for image, window, flip, result in zip(BATCH.numpy(), windows.tolist(), mirrored.tolist(), got.numpy()):
-        want = by_hand(image, window, flip, size)
-        for channel in range(3):
-            want[channel] = (want[channel] - augmentation.mean[channel]) / augmentation.std[channel]
-        np.testing.assert_allclose(result, want, atol=2e-4)
+    for batch, heights, widths in ((BATCH, 20, 20), (MIXED, MIXED.heights, MIXED.widths)):
+        got = augmentation(batch, seeded())
+        windows, mirrored = augmentation.draw(len(batch), heights, widths, seeded())
+        for index, (window, flip) in enumerate(zip(windows.tolist(), mirrored.tolist())):
+            want = resampled(batch[index].numpy(), window, flip, size) / 255
+            want = (want - np.array([0.1, 0.2, 0.3])[:, None, None]) / np.array([0.5, 0.6, 0.7])[:, None, None]
+            np.testing.assert_allclose(got[index].numpy(), want, atol=1e-5)
+
+
+def test_each_picture_has_windows_of_its_own_size() -> None:
+    augmentation = Augmentation(size=16, crop="random", flip=False, **RAW)
+    got = augmentation(MIXED, seeded())
+    windows = augmentation.draw(len(MIXED), MIXED.heights, MIXED.widths, seeded())[0].long().tolist()
+    for index, (left, top, _, _) in enumerate(windows):
+        torch.testing.assert_close(got[index], MIXED[index][:, top : top + 16, left : left + 16] / 255)
+    with pytest.raises(InputError, match="does not fit images of 33×16"):
+        centre_crop(17)(MIXED)
+
+
+@pytest.mark.parametrize("shape", [(256, 384), (294, 256), (256, 256), (257, 1030), (40, 31)])
+def test_the_centre_crop_is_torchvisions(shape: tuple[int, int]) -> None:
+    # Where the middle lies between two pixels torchvision takes the even one of them, and this library the first.
+    pixels = np.random.default_rng(1).integers(0, 256, (*shape, 3), dtype=np.uint8)
+    wanted = transforms.Compose([transforms.Resize(64), transforms.CenterCrop(48), transforms.PILToTensor()])(
+        Image.fromarray(pixels[:, : 4 * shape[0]])
+    )
+    got = centre_crop(48, **RAW)(FlatPictures.of([fitted(pixels[:, : 4 * shape[0]], 64)]))[0]
+    torch.testing.assert_close(got, wanted / 255)
+
+
+def test_resized_crops_are_torchvisions() -> None:
+    """The windows of torchvision's RandomResizedCrop and what it makes of them, up to its rounding to bytes."""
+    picture = fitted(np.random.default_rng(2).integers(0, 256, (90, 150, 3), dtype=np.uint8), 40)
+    image = Image.fromarray(picture.permute(1, 2, 0).numpy())
+    for seed in range(20):
+        torch.manual_seed(seed)
+        top, left, tall, wide = transforms.RandomResizedCrop.get_params(image, [0.16, 1.0], [3 / 4, 4 / 3])
+        window = torch.tensor([[left, top, wide, tall]])
+        got = resample(FlatPictures.of([picture]), window, torch.tensor([False]), 24, *RAW.values())[0]
+        wanted = transforms.functional.resized_crop(image, top, left, tall, wide, [24, 24])
+        np.testing.assert_allclose(got.permute(1, 2, 0).numpy() * 255, np.array(wanted), atol=1.5)
+
+
+def test_what_no_window_fits_gives_its_middle() -> None:
+    """As in torchvision: of a long picture the largest window of an allowed shape, in the middle."""
+    windows, _ = Augmentation(scale=(1.0, 1.0)).draw(2, torch.tensor([10, 40]), torch.tensor([40, 10]), seeded())
+    assert windows.tolist() == [[13, 0, 13, 10], [0, 13, 10, 13]]
+    whole, _ = Augmentation(scale=(1.0, 1.0), ratio=(1.1, 1.3)).draw(1, 10, 12, seeded())
+    assert whole.tolist() == [[0, 0, 12, 10]]
 
 
 def test_centre_crop_copies_the_middle() -> None:
@@ -99,18 +122,23 @@ def test_windows_stay_inside_and_in_range(
     windows, _ = augmentation.draw(50, height, width, seeded(seed))
     left, top, wide, tall = windows.unbind(1)
     assert (left >= 0).all() and (top >= 0).all()
-    assert (left + wide <= width * (1 + 1e-12)).all() and (top + tall <= height * (1 + 1e-12)).all()
-    area = wide * tall / (height * width)
-    assert (area <= scale[1] * (1 + 1e-9)).all()
+    assert (left + wide <= width).all() and (top + tall <= height).all() and (wide > 0).all() and (tall > 0).all()
+    # Where no draw fitted, the middle is taken, which touches two opposite sides.
     uncut = (wide < width) & (tall < height)
-    assert (area[uncut] >= scale[0] * (1 - 1e-9)).all()
-    aspect = (wide / tall)[uncut]
-    assert ((aspect >= ratio[0] * (1 - 1e-9)) & (aspect <= ratio[1] * (1 + 1e-9))).all()
+    wide, tall = wide[uncut].double(), tall[uncut].double()
+    # Sides are rounded to whole pixels, and have at least one.
+    least, most = (wide - 0.5) * (tall - 0.5) / (height * width), (wide + 0.5) * (tall + 0.5) / (height * width)
+    assert ((least <= scale[1] * (1 + 1e-9)) | (wide == 1) | (tall == 1)).all() and (
+        most >= scale[0] * (1 - 1e-9)
+    ).all()
+    larger = (wide > 1) & (tall > 1)
+    assert ((wide - 0.5) / (tall + 0.5) <= ratio[1] * (1 + 1e-9))[larger].all()
+    assert ((wide + 0.5) / (tall - 0.5) >= ratio[0] * (1 - 1e-9))[larger].all()
 
 
 def test_areas_are_spread_evenly() -> None:
-    _, _, wide, tall = Augmentation(scale=(0.2, 0.6), ratio=(1, 1)).draw(4000, 100, 100, seeded())[0].unbind(1)
-    shares = (wide * tall / 10_000).sort().values
+    _, _, wide, tall = Augmentation(scale=(0.2, 0.6), ratio=(1, 1)).draw(4000, 500, 500, seeded())[0].unbind(1)
+    shares = (wide * tall / 500**2).double().sort().values
     torch.testing.assert_close(shares, torch.linspace(0.2, 0.6, 4000, dtype=torch.float64), atol=0.02, rtol=0)
 
 

@@ -54,8 +54,9 @@ def download_command(name: str, directory: Path) -> None:
     type=click.IntRange(1),
     default=256,
     show_default=True,
-    help="Store images as squares of this many pixels per side.",
+    help="Bring the shorter side of the images to this many pixels.",
 )
+@click.option("--squash", is_flag=True, help="Make the images squares instead of keeping their aspect.")
 @click.option(
     "--task",
     type=click.Choice(["classify", "metric"]),
@@ -72,6 +73,7 @@ def pack_command(
     directory: Path,
     out: Path,
     size: int,
+    squash: bool,
     task: str,
     boxes: bool | None,
     seed: int,
@@ -92,8 +94,8 @@ def pack_command(
     if not len(table):
         raise InputError(f"{directory} has no images to pack.")
     with watch("packing") as seen:
-        pack(table, out, size, progress=seen)
-    facts = {"pack": str(out), "images": len(table), "classes": len(table.class_names), "size": size}
+        pack(table, out, size, squash=squash, progress=seen)
+    facts = {"pack": str(out), "images": len(table), "classes": len(table.class_names), "size": size, "squash": squash}
     click.echo(
         json.dumps(facts) if as_json else f"{len(table)} images of {len(table.class_names)} classes are in {out}."
     )

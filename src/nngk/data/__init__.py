@@ -3,7 +3,8 @@
 from nngk.data.check import FolderReport, check_folder
 from nngk.data.datasets.by_name import DATASETS
 from nngk.data.datasets.download import download
-from nngk.data.decode import load_image, square, squares
+from nngk.data.decode import fitted, fitted_pictures, load_image, square, squares
+from nngk.data.flat_pictures import FlatPictures
 from nngk.data.images import ImageDataset, Images
 from nngk.data.loading import BatchSource, batches
 from nngk.data.packs.writer import pack
@@ -19,6 +20,7 @@ __all__ = [
     "DATASETS",
     "Augmentation",
     "BatchSource",
+    "FlatPictures",
     "FolderReport",
     "ImageDataset",
     "ImageTable",
@@ -31,6 +33,8 @@ __all__ = [
     "class_disjoint",
     "download",
     "evaluation",
+    "fitted",
+    "fitted_pictures",
     "load_image",
     "pack",
     "random_batches",

@@ -122,14 +122,15 @@ def _check_pack(folder: Path, decode: bool, progress: Seen | None) -> FolderRepo
         report.problems.append(str(error))
         return report
     task = f", split for the task '{table.task}'" if table.task else ""
-    report.title = f"a pack of {table.name} at {opened.size}×{opened.size}{task}"
+    shape = f"at {opened.size}×{opened.size}" if opened.squash else f"with shorter sides of {opened.size} pixels"
+    report.title = f"a pack of {table.name} {shape}{task}"
     report.images, report.classes = len(table), len(np.unique(table.labels))
     report.splits = dict(Counter(table.splits or ()))
     if decode:
         report.decoded = True
         sums = opened.meta["crc32"]
         for row, path in enumerate(opened.meta["paths"]):
-            if zlib.crc32(np.ascontiguousarray(opened.images[row]).data) != sums[row]:
+            if zlib.crc32(opened.picture(row).data) != sums[row]:
                 report.broken.append(path)
             if progress:
                 progress(row + 1, len(table))

@@ -1,4 +1,4 @@
-"""From any picture a user may hold to an RGB image, and to the square uint8 tensor that training reads."""
+"""From any picture a user may hold to an RGB image, and to the uint8 tensor that training reads."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 
-from nngk.data.packs.layout import packed_row
+from nngk.data.flat_pictures import FlatPictures
+from nngk.data.packs.layout import packed_picture
 from nngk.errors import InputError
 
 # What Pillow raises for damaged files, depending on the format and on where the damage is.
 _DAMAGE: tuple[type[Exception], ...] = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, MemoryError)
 _DAMAGE += (struct.error, zlib.error, RuntimeError, Image.DecompressionBombError)
+
+LONGEST = 4  # times the shorter side: what a picture has beyond, at both ends of its longer side, is cut off
 
 
 def load_image(source: Any) -> Image.Image:
@@ -43,22 +46,47 @@ def load_image(source: Any) -> Image.Image:
     )
 
 
+def fitted(
+    source: Any, size: int, box: Sequence[float] | np.ndarray | None = None, *, squash: bool = False
+) -> torch.Tensor:
+    """Return the picture (or its box, clipped to the picture) with a shorter side of `size`, uint8 (3, height, width).
+
+    Its aspect is kept, up to a longer side of four times the shorter one; `squash` makes it size×size instead.
+
+    >>> fitted(np.zeros((4, 6, 3), dtype=np.uint8), 8).shape
+    torch.Size([3, 8, 12])
+    """
+    image = load_image(source)
+    if box is not None and not np.isnan(box).any():
+        image = image.crop(_clip(box, image, source))
+    if not squash:
+        image = _without_ends(image)
+    target = (size, size) if squash else fitted_size(image.width, image.height, size)
+    if image.size != target:
+        image = image.resize(target, Image.Resampling.BILINEAR)
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
+
+
+def fitted_size(width: int, height: int, size: int) -> tuple[int, int]:
+    """Return the width and height of a picture whose shorter side is brought to `size`, rounded as torchvision does.
+
+    >>> fitted_size(500, 333, 256)
+    (384, 256)
+    """
+    return (size, int(size * height / width)) if width <= height else (int(size * width / height), size)
+
+
 def square(source: Any, size: int, box: Sequence[float] | np.ndarray | None = None) -> torch.Tensor:
     """Return the picture (or its box, clipped to the picture) squashed to a uint8 tensor (3, size, size).
 
     >>> square(np.zeros((4, 6, 3), dtype=np.uint8), 8).shape
     torch.Size([3, 8, 8])
     """
-    image = load_image(source)
-    if box is not None and not np.isnan(box).any():
-        image = image.crop(_clip(box, image, source))
-    if image.size != (size, size):
-        image = image.resize((size, size), Image.Resampling.BILINEAR)
-    return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
+    return fitted(source, size, box, squash=True)
 
 
 def squares(sources: Sequence[Any], size: int) -> torch.Tensor:
-    """Return several pictures as one uint8 batch (B, 3, size, size).
+    """Return several pictures, squashed, as one uint8 batch (B, 3, size, size).
 
     >>> squares([np.zeros((4, 6), dtype=np.uint8)] * 2, 8).shape
     torch.Size([2, 3, 8, 8])
@@ -68,8 +96,24 @@ def squares(sources: Sequence[Any], size: int) -> torch.Tensor:
     return torch.stack([square(source, size) for source in sources])
 
 
+def fitted_pictures(sources: Sequence[Any], size: int, *, squash: bool = False) -> FlatPictures | torch.Tensor:
+    """Return several pictures as one batch: `FlatPictures` that keep their aspect, or a stack of squares.
+
+    >>> fitted_pictures([np.zeros((4, 6), dtype=np.uint8)], 8)[0].shape
+    torch.Size([3, 8, 12])
+    """
+    return squares(sources, size) if squash else FlatPictures.of([fitted(source, size) for source in sources])
+
+
+def _without_ends(image: Image.Image) -> Image.Image:
+    """Return the middle of a picture that is longer than is allowed; others as they are."""
+    wide, tall = (min(side, LONGEST * other) for side, other in (image.size, image.size[::-1]))
+    left, top = (image.width - wide) // 2, (image.height - tall) // 2
+    return image if image.size == (wide, tall) else image.crop((left, top, left + wide, top + tall))
+
+
 def _clip(box: Sequence[float] | np.ndarray, image: Image.Image, source: Any) -> tuple[int, int, int, int]:
-    """Return the box of all pixels that the box touches and the picture has."""
+    """Return the corners of every pixel that the box touches and the picture has."""
     x1, y1, x2, y2 = (float(v) for v in box)
     clipped = (
         *(max(math.floor(x1), 0), max(math.floor(y1), 0)),
@@ -85,9 +129,9 @@ def _clip(box: Sequence[float] | np.ndarray, image: Image.Image, source: Any) ->
 
 
 def _from_file(path: Path) -> Image.Image:
-    row = packed_row(path)
-    if row is not None:
-        return Image.fromarray(np.ascontiguousarray(row.transpose(1, 2, 0)))
+    packed = packed_picture(path)
+    if packed is not None:
+        return Image.fromarray(np.ascontiguousarray(packed.transpose(1, 2, 0)))
     try:
         with Image.open(path) as image:
             return _rgb(image, str(path))
@@ -119,10 +163,7 @@ def _rgb(image: Image.Image, name: str) -> Image.Image:
 
 
 def _deep_grey(values: np.ndarray, mode: str) -> np.ndarray:
-    """Convert more than 8 bits of grey to uint8.
-
-    Pillow's 'I' and 'F' do not state their range, so it is inferred from the data.
-    """
+    """Return more than 8 bits of grey as uint8; the range of Pillow's 'I' and 'F' is read off the data."""
     deep = values.astype(np.float64)
     top = float(deep.max())
     if mode.startswith("I;16") or top > 255:

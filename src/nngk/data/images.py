@@ -1,4 +1,4 @@
-"""A table's pictures as square uint8 tensors, decoded when asked for or read from a cache."""
+"""A table's pictures as uint8 tensors, decoded when asked for or read from a cache."""
 
 from __future__ import annotations
 
@@ -12,27 +12,32 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from nngk.data.decode import square
+from nngk.data.decode import fitted
+from nngk.data.flat_pictures import FlatPictures, places_of
 from nngk.data.packs.cache import cached
-from nngk.data.packs.layout import map_images, row_number
+from nngk.data.packs.layout import Pack, is_pack, map_pixels, open_pack, pixels_file, row_number
 from nngk.data.table import ImageTable
 from nngk.device import cpu_count
 from nngk.errors import InputError
 from nngk.progress import Seen
 
+_USUAL_ASPECT = 1.5  # of photos, where nobody has decoded them yet
+
 
 class Images:
-    """Every picture of a table, cropped to its box if it has one and squashed to size×size RGB.
+    """Every picture of a table, cropped to its box if it has one, its shorter side brought to `size`.
 
-    `cache` names a folder that keeps the decoded pictures, so that each is decoded once for all runs and splits.
+    Pictures keep their aspect, so that a batch is `FlatPictures` of different sizes; with `squash` they are size×size,
+    and a batch is a tensor. `cache` names a folder that keeps the decoded pictures, so that each is decoded once for
+    all runs and splits.
 
     >>> import tempfile
     >>> from PIL import Image
     >>> with tempfile.TemporaryDirectory() as home:
-    ...     Image.new("RGB", (5, 4)).save(f"{home}/a.png")
-    ...     images = Images(ImageTable([Path(home, "a.png")], np.array([0]), ["a"]), size=8)
-    ...     len(images), images[0].shape, images.batch([0, 0]).shape
-    (1, torch.Size([3, 8, 8]), torch.Size([2, 3, 8, 8]))
+    ...     Image.new("RGB", (6, 4)).save(f"{home}/a.png")
+    ...     table = ImageTable([Path(home, "a.png")], np.array([0]), ["a"])
+    ...     Images(table, size=8)[0].shape, Images(table, size=8, squash=True).batch([0, 0]).shape
+    (torch.Size([3, 8, 12]), torch.Size([2, 3, 8, 8]))
     """
 
     def __init__(
@@ -42,22 +47,29 @@ class Images:
         cache: str | Path | None = None,
         threads: int | None = None,
         *,
+        squash: bool = False,
         progress: Seen | None = None,
     ) -> None:
         if size < 1:
             raise InputError(f"Images have a size of at least one pixel, not {size}.")
         self.table = table
         self.size = size
+        self.squash = squash
         self.threads = threads or min(cpu_count(), 8)
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
-        # Where each picture's pixels lie: an array and a row of it. No arrays: decode the files.
+        # Where each picture's pixels lie: a flat array and a place in it. No arrays: decode the files.
         self._stores: list[np.memmap] = []
-        self._store = self._row = np.zeros(len(table), dtype=np.int64)
-        packed = _in_one_pack(table, size)
+        self._store = np.zeros(len(table), dtype=np.int64)
+        self._places = np.zeros((len(table), 3), dtype=np.int64)
+        packed = _in_one_pack(table, size, squash)
         if packed is not None:
-            self._stores, self._row = [packed[0]], packed[1]
+            self._stores, self._places = [packed[0].pixels], packed[0].places[packed[1]]
         elif cache is not None and len(table):
-            self._stores, self._store, self._row = cached(table, size, Path(cache), self.threads, progress)
+            packs, self._store, rows = cached(table, size, squash, Path(cache), self.threads, progress)
+            self._stores = [pack.pixels for pack in packs]
+            for number in np.unique(self._store):
+                mine = self._store == number
+                self._places[mine] = packs[number].places[rows[mine]]
 
     def __len__(self) -> int:
         return len(self.table)
@@ -70,27 +82,38 @@ class Images:
         return {**self.__dict__, "_pool": None, "_stores": [str(store.filename) for store in self._stores]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ = {**state, "_stores": [map_images(Path(file)) for file in state["_stores"]]}
+        self.__dict__ = {**state, "_stores": [map_pixels(Path(file)) for file in state["_stores"]]}
 
-    def batch(self, indices: Sequence[int] | np.ndarray | torch.Tensor) -> torch.Tensor:
-        """Return the pictures at `indices`, uint8 (B, 3, S, S)."""
+    @property
+    def nbytes(self) -> int:
+        """The bytes that all decoded pictures take; an estimate where they are decoded as they are asked for."""
+        if self._stores:
+            return int((3 * self._places[:, 1] * self._places[:, 2]).sum())
+        return int(len(self) * 3 * self.size**2 * (1.0 if self.squash else _USUAL_ASPECT))
+
+    def batch(self, indices: Sequence[int] | np.ndarray | torch.Tensor) -> torch.Tensor | FlatPictures:
+        """Return the pictures at `indices`: `FlatPictures`, or where they are squashed uint8 (B, 3, size, size)."""
         rows = np.asarray(indices, dtype=np.int64).reshape(-1)
         if len(rows) and not (-len(self) <= rows.min() and rows.max() < len(self)):
             raise IndexError(f"There are {len(self)} images, so there is no image {rows.max()}.")
-        out = np.empty((len(rows), 3, self.size, self.size), dtype=np.uint8)
-        if self._stores:
-            store, row = self._store[rows], self._row[rows]
-            for number in np.unique(store):
-                mine = np.flatnonzero(store == number)
-                out[mine] = self._stores[number][row[mine]]
-        else:
-            for position, pixels in enumerate(self._threads().map(self._decode, rows.tolist())):
-                out[position] = pixels
-        return torch.from_numpy(out)
+        read = self._stored if self._stores else self._decoded
+        found = read(rows.tolist())
+        pixels = torch.from_numpy(np.concatenate([np.empty(0, np.uint8), *(each.reshape(-1) for each in found)]))
+        if self.squash:
+            return pixels.view(-1, 3, self.size, self.size)
+        sizes = torch.tensor([each.shape[1:] for each in found], dtype=torch.int64).reshape(-1, 2)
+        return FlatPictures(pixels, places_of(sizes))
+
+    def _stored(self, rows: list[int]) -> list[np.ndarray]:
+        where = zip(self._store[rows].tolist(), self._places[rows].tolist())
+        return [self._stores[number][start : start + 3 * h * w].reshape(3, h, w) for number, (start, h, w) in where]
+
+    def _decoded(self, rows: list[int]) -> list[np.ndarray]:
+        return list(self._threads().map(self._decode, rows))
 
     def _decode(self, index: int) -> np.ndarray:
         box = None if self.table.boxes is None else self.table.boxes[index]
-        return square(self.table.paths[index], self.size, box).numpy()
+        return fitted(self.table.paths[index], self.size, box, squash=self.squash).numpy()
 
     def _threads(self) -> ThreadPoolExecutor:
         # A forked worker inherits the object but not its threads.
@@ -102,6 +125,8 @@ class Images:
 class ImageDataset(Dataset[tuple[torch.Tensor, int, int]]):
     """Pictures and labels for a torch DataLoader: yields (image, label, index).
 
+    Without a transform that brings them to one size, pictures that keep their aspect do not stack into batches.
+
     >>> import tempfile
     >>> from PIL import Image
     >>> with tempfile.TemporaryDirectory() as home:
@@ -109,7 +134,7 @@ class ImageDataset(Dataset[tuple[torch.Tensor, int, int]]):
     ...     table = ImageTable([Path(home, "a.png")], np.array([0]), ["a"])
     ...     image, label, index = ImageDataset(Images(table, size=8), table.labels)[0]
     ...     image.shape, label, index
-    (torch.Size([3, 8, 8]), 0, 0)
+    (torch.Size([3, 8, 10]), 0, 0)
     """
 
     def __init__(
@@ -132,15 +157,18 @@ class ImageDataset(Dataset[tuple[torch.Tensor, int, int]]):
         return (self.transform(image) if self.transform else image), int(self.labels[index]), index
 
 
-def _in_one_pack(table: ImageTable, size: int) -> tuple[np.memmap, np.ndarray] | None:
-    """Return the array and the rows of a table read from a pack of this size: nothing is left to decode."""
+def _in_one_pack(table: ImageTable, size: int, squash: bool) -> tuple[Pack, np.ndarray] | None:
+    """Return the pack and the rows of a table read from a pack of this size: nothing is left to decode.
+
+    Squares serve both: squashed or not, they stay what they are.
+    """
     if not len(table) or (table.boxes is not None and not np.isnan(table.boxes).all()):
         return None
     rows = [row_number(path) for path in table.paths]
     if len({path.parent for path in table.paths}) > 1 or any(row is None for row in rows):
         return None
-    file = table.paths[0].parent
-    if not file.is_file():
+    folder = table.paths[0].parent.parent
+    if not is_pack(folder) or pixels_file(folder) != table.paths[0].parent:
         return None
-    images = map_images(file)
-    return (images, np.array(rows, dtype=np.int64)) if images.shape[-1] == size else None
+    pack = open_pack(folder)
+    return (pack, np.array(rows, dtype=np.int64)) if pack.size == size and (pack.squash or not squash) else None

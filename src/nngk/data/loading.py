@@ -6,22 +6,28 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
+from nngk.data.flat_pictures import FlatPictures
+from nngk.device import placed
 from nngk.errors import InputError
 
-Transform = Callable[[torch.Tensor, torch.Generator | None], torch.Tensor]
+Batch = torch.Tensor | FlatPictures  # images of one size, or rows of features; or images of different sizes
+Transform = Callable[[Any, torch.Generator | None], torch.Tensor]
 
 
 class BatchSource(Protocol):
-    """Anything of a known length that gives a batch by its indices: decoded images, or rows of cached features."""
+    """Anything of a known length that gives a batch by its indices: decoded images, or rows of cached features.
+
+    Indices are on the CPU. A source whose batches are on a GPU already says so by a `device`.
+    """
 
     def __len__(self) -> int: ...
 
-    def batch(self, indices: torch.Tensor, /) -> torch.Tensor: ...
+    def batch(self, indices: torch.Tensor, /) -> Batch: ...
 
 
 def batches(
@@ -34,7 +40,7 @@ def batches(
     generator: torch.Generator | None = None,
     threads: int = 2,
     prefetch: int = 2,
-) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+) -> Iterator[tuple[Any, torch.Tensor, torch.Tensor]]:
     """Yield (images, labels, indices) on `device` for every index batch, in order.
 
     Reading happens `prefetch` batches ahead in threads; the transform runs here, on the device, one batch after the
@@ -64,23 +70,18 @@ def _batches(
     generator: torch.Generator | None,
     threads: int,
     prefetch: int,
-) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+) -> Iterator[tuple[Any, torch.Tensor, torch.Tensor]]:
     all_labels = torch.as_tensor(labels).to(device, torch.int64)
     pin = device.type == "cuda"
-    source = images.batch if _on_gpu(images) else None
 
-    def read(indices: torch.Tensor) -> torch.Tensor:
-        pixels = images.batch(indices)
-        return pixels.pin_memory() if pin and not (pixels.is_cuda or pixels.is_pinned()) else pixels
+    def read(indices: torch.Tensor) -> Batch:
+        found = images.batch(indices)
+        return found.pin_memory() if pin and not (found.is_cuda or found.is_pinned()) else found
 
-    def placed(indices: torch.Tensor) -> torch.Tensor:
-        return indices.pin_memory().to(device, non_blocking=True) if pin else indices.to(device)
-
-    reading = _inline(index_batches) if source else _ahead(read, index_batches, threads, prefetch)
+    reading = _inline(images, index_batches) if _on_gpu(images) else _ahead(read, index_batches, threads, prefetch)
     try:
-        for indices, pixels in reading:
-            chosen = placed(indices)
-            there = source(chosen) if source else pixels.to(device, non_blocking=pin)
+        for indices, found in reading:
+            chosen, there = placed(indices, device), found.to(device, non_blocking=pin)
             yield there if transform is None else transform(there, generator), all_labels[chosen], chosen
     finally:
         reading.close()
@@ -91,17 +92,19 @@ def _on_gpu(images: BatchSource) -> bool:
     return isinstance(place, torch.device) and place.type == "cuda"
 
 
-def _inline(index_batches: Iterable[torch.Tensor]) -> Generator[tuple[torch.Tensor, torch.Tensor], None, None]:
+def _inline(
+    images: BatchSource, index_batches: Iterable[torch.Tensor]
+) -> Generator[tuple[torch.Tensor, Batch], None, None]:
     for indices in index_batches:
-        yield indices, indices
+        yield indices, images.batch(indices)
 
 
 def _ahead(
-    read: Callable[[torch.Tensor], torch.Tensor], index_batches: Iterable[torch.Tensor], threads: int, prefetch: int
-) -> Generator[tuple[torch.Tensor, torch.Tensor], None, None]:
-    """Index batches with what was read for them, in threads, before it is asked for."""
+    read: Callable[[torch.Tensor], Batch], index_batches: Iterable[torch.Tensor], threads: int, prefetch: int
+) -> Generator[tuple[torch.Tensor, Batch], None, None]:
+    """Yield index batches with what was read for them, in threads, before it is asked for."""
     upcoming = iter(index_batches)
-    waiting: deque[tuple[torch.Tensor, Future[torch.Tensor]]] = deque()
+    waiting: deque[tuple[torch.Tensor, Future[Batch]]] = deque()
     pool = ThreadPoolExecutor(threads, thread_name_prefix="nngk-load")
     try:
         while True:

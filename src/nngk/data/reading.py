@@ -62,8 +62,8 @@ def read_images(
 
 def read_pack(folder: str | Path) -> tuple[Images, ImageTable]:
     """Return the images of a pack, ready for `.batch()`, and their table."""
-    table = pack_table(Path(folder))
-    return Images(table, open_pack(Path(folder)).size), table
+    table, opened = pack_table(Path(folder)), open_pack(Path(folder))
+    return Images(table, opened.size, squash=opened.squash), table
 
 
 def _read_path(path: Path, data_dir: Path | None, allow_missing: bool) -> ImageTable:

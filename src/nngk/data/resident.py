@@ -8,7 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nngk.data.flat_pictures import FlatPictures, places_of
 from nngk.data.loading import BatchSource, batches
+from nngk.device import placed
 
 # Images read at a time while the memory is filled.
 _STEP = 256
@@ -19,7 +21,8 @@ _SHARE = 0.5
 class Resident:
     """The images of any source in one tensor on ``device``; batches come from there, without a copy between memories.
 
-    With ``device="cpu"`` and ``pin`` the tensor lies in pinned memory, and so do its batches.
+    Images of different sizes lie one after the other, and a batch of them says where: its pixels are not moved. With
+    ``device="cpu"`` and ``pin`` the tensor lies in pinned memory, and so do its batches, gathered for their journey.
 
     >>> class Grey:
     ...     def __len__(self):
@@ -41,28 +44,43 @@ class Resident:
     ) -> None:
         self.device = torch.device(device)
         self.pin = pin and self.device.type == "cpu"
-        self.pixels = torch.empty(0, dtype=torch.uint8, device=self.device)
-        done = 0
+        self.stacked = False  # whether the images have one size and come as a stack
+        memory, done, sizes = self._memory(int(getattr(images, "nbytes", 0))), 0, []
         parts = torch.arange(len(images)).split(_STEP)
-        for pixels, _, _ in batches(images, torch.zeros(len(images)), parts, None, threads=threads, prefetch=threads):
-            if not done:
-                shape = (len(images), *pixels.shape[1:])
-                self.pixels = torch.empty(shape, dtype=pixels.dtype, device=self.device, pin_memory=self.pin)
-            self.pixels[done : done + len(pixels)].copy_(pixels)
-            done += len(pixels)
+        for found, _, _ in batches(images, torch.zeros(len(images)), parts, None, threads=threads, prefetch=threads):
+            self.stacked = isinstance(found, Tensor)
+            part = FlatPictures.of(found) if isinstance(found, Tensor) else found.compact()
+            end = done + len(part.pixels)
+            if end > len(memory):  # the source's estimate was too low
+                longer = self._memory(max(end, 3 * len(memory) // 2))
+                longer[:done] = memory[:done]
+                memory = longer
+            memory[done:end].copy_(part.pixels)
+            done = end
+            sizes.append(part.places[:, 1:])
             if advance is not None:
-                advance(len(pixels))
+                advance(len(part))
+        self.pixels = memory[:done]
+        self.places = places_of(torch.cat([torch.empty((0, 2), dtype=torch.int64), *sizes]))
+
+    def _memory(self, length: int) -> Tensor:
+        return torch.empty(length, dtype=torch.uint8, device=self.device, pin_memory=self.pin)
 
     def __len__(self) -> int:
-        return len(self.pixels)
+        return len(self.places)
 
-    def batch(self, indices: Sequence[int] | np.ndarray | Tensor) -> Tensor:
-        """Return the pictures at ``indices``, uint8 (B, 3, S, S), where the images are."""
-        chosen = torch.as_tensor(indices).to(self.device, torch.int64)
+    def batch(self, indices: Sequence[int] | np.ndarray | Tensor) -> Tensor | FlatPictures:
+        """Return the images at ``indices`` (on the CPU), where the images are: a stack, or `FlatPictures`."""
+        chosen = torch.as_tensor(indices, dtype=torch.int64)
+        if not self.stacked:
+            found = FlatPictures(self.pixels, self.places[chosen])
+            return found.pin_memory() if self.pin else found
+        _, height, width = self.places[0].tolist()
+        images = self.pixels.view(-1, 3, height, width)
         if self.pin:
-            out = torch.empty((len(chosen), *self.pixels.shape[1:]), dtype=self.pixels.dtype, pin_memory=True)
-            return torch.index_select(self.pixels, 0, chosen, out=out)
-        return self.pixels.index_select(0, chosen)
+            out = torch.empty((len(chosen), 3, height, width), dtype=torch.uint8, pin_memory=True)
+            return torch.index_select(images, 0, chosen, out=out)
+        return images.index_select(0, placed(chosen, self.device))
 
 
 def kept(
@@ -75,15 +93,15 @@ def kept(
     advance: Callable[[int], object] | None = None,
     free: Callable[[torch.device], int] | None = None,
 ) -> BatchSource:
-    """Return the images, kept in memory where they fit.
+    """Return the images in the GPU's memory if they fit ``limit`` bytes and half of what is free there.
 
-    They are kept in the GPU's memory if they fit ``limit`` bytes and half of what is free there, and in pinned memory
-    if they fit the limit alone. Otherwise they are returned as they are, to be read batch by batch.
+    They are kept in pinned memory if they fit the limit alone, and otherwise returned as they are, to be read batch by
+    batch. ``size`` is their side where they do not say themselves how many bytes they take (``nbytes``).
 
     >>> kept([], 8, torch.device("cpu"), 1e9)
     []
     """
-    needed = len(images) * 3 * size * size
+    needed = getattr(images, "nbytes", len(images) * 3 * size * size)
     if device.type != "cuda" or not 0 < needed <= limit:
         return images
     there = (free or _free)(device)

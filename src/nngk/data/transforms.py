@@ -1,14 +1,15 @@
-"""Augmentation of whole batches: crop, flip and normalise in one sampling of the pixels, on any device."""
+"""Augmentation of whole batches: crop, flip, resize and normalise, on any device."""
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
+from torch import Tensor
 
+from nngk.data.flat_pictures import FlatPictures
+from nngk.data.resample import normalise, resample
 from nngk.errors import InputError
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -18,10 +19,11 @@ _TRIES = 10  # a resized crop that does not fit is drawn again this often
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Turns uint8 images (B, 3, S, S) into normalised floats (B, 3, size, size), each image with its own luck.
+    """Turns uint8 images into normalised floats (B, 3, size, size), each image with its own luck.
 
-    crop: 'resized' takes a window of random area and shape and resizes it, 'random' a size×size window anywhere,
-    'centre' the one in the middle. A generator on the CPU gives the same windows whatever the batch's device.
+    Images are `FlatPictures`, each of its own size, or a stack (B, 3, H, W). `crop` is 'resized' for a window of random
+    area and shape that is resized, 'random' for a size×size window anywhere, 'centre' for the one in the middle. A
+    generator on the CPU gives the same windows whatever the batch's device.
 
     >>> batch = torch.zeros((2, 3, 32, 32), dtype=torch.uint8)
     >>> Augmentation(size=24)(batch, torch.Generator().manual_seed(0)).shape
@@ -46,65 +48,78 @@ class Augmentation:
         if not 0 < self.ratio[0] <= self.ratio[1]:
             raise InputError(f"ratio is a range of width / height, 0 < low <= high, not {self.ratio}.")
 
-    def __call__(self, batch: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
-        if batch.ndim == 3:
+    def __call__(self, batch: Tensor | FlatPictures, generator: torch.Generator | None = None) -> Tensor:
+        if isinstance(batch, Tensor) and batch.ndim == 3:
             return self(batch[None], generator)[0]
-        if batch.ndim != 4 or batch.dtype != torch.uint8:
-            raise InputError(
-                f"Expected uint8 images of shape (B, 3, S, S), got {batch.dtype} of shape {tuple(batch.shape)}."
-            )
-        count, _, height, width = batch.shape
-        if self.crop == "centre" and not self.flip and self.size <= min(height, width):
-            # The middle as it lies there: nothing is drawn and nothing sampled.
-            top, left = (height - self.size) // 2, (width - self.size) // 2
-            pixels = batch[..., top : top + self.size, left : left + self.size].float()
-        else:
-            windows, flipped = self.draw(count, height, width, generator)
-            # One small copy, which a GPU does not have to be waited for.
-            luck = _placed(torch.cat([windows.float(), flipped[:, None].float()], dim=1), batch.device)
-            pixels = _sample(batch, luck[:, :4], luck[:, 4] > 0, self.size)
-        return pixels.div_(255).sub_(_channels(self.mean, batch.device)).div_(_channels(self.std, batch.device))
+        pictures = batch if isinstance(batch, FlatPictures) else _stacked(batch)
+        # A GPU is not waited for: what is drawn, and the sizes it depends on, are on the CPU.
+        drawn = self.draw(len(pictures), pictures.heights, pictures.widths, generator)
+        windows, mirrored = (each.cpu() for each in drawn)
+        if self.crop == "centre" and not self.flip and not pictures.is_cuda:
+            return self._cut(pictures, windows)
+        return resample(pictures, windows, mirrored, self.size, self.mean, self.std)
+
+    def _cut(self, pictures: FlatPictures, windows: Tensor) -> Tensor:
+        """Return windows that have the wanted size already: there is nothing to resize."""
+        pixels = torch.empty((len(pictures), 3, self.size, self.size))
+        for index, (left, top, wide, tall) in enumerate(windows.tolist()):
+            pixels[index] = pictures[index][:, top : top + tall, left : left + wide]
+        return normalise(pixels, self.mean, self.std)
 
     def draw(
-        self, count: int, height: int, width: int, generator: torch.Generator | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Draw windows (count, 4) as left, top, width, height in pixels, and which images are mirrored (count,)."""
-        device = generator.device if generator is not None else torch.device("cpu")
+        self, count: int, height: int | Tensor, width: int | Tensor, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return windows (count, 4) as left, top, width, height in whole pixels, and which are mirrored (count,).
 
-        def uniform(*shape: int) -> torch.Tensor:
+        The sizes are the same for all images, or tensors (count,).
+        """
+        device = generator.device if generator is not None else torch.device("cpu")
+        sides = (torch.as_tensor(side, device=device).double().expand(count) for side in (width, height))
+        whole = torch.stack(list(sides), dim=1)  # (count, 2): width, height
+
+        def uniform(*shape: int) -> Tensor:
             # In float64 so that rounding cannot push a window out of its image.
             return torch.rand(shape, generator=generator, device=device, dtype=torch.float64)
 
         if self.crop == "resized":
-            windows = self._resized(uniform(count, _TRIES, 2), uniform(count, 2), height, width)
+            extent, fits = self._shapes(uniform(count, _TRIES, 2), whole)
         else:
-            if self.size > min(height, width):
-                raise InputError(
-                    f"A crop of {self.size} pixels does not fit images of {height}×{width}: make the images larger, "
-                    "the crop smaller, or use crop='resized'."
-                )
-            room = torch.tensor([width - self.size, height - self.size], dtype=torch.float64, device=device)
-            # Whole pixels: then sampling copies them instead of blurring.
-            if self.crop == "random":
-                corner = (uniform(count, 2) * (room + 1)).floor().minimum(room)
-            else:
-                corner = (room / 2).floor().expand(count, 2)
-            windows = torch.cat([corner, torch.full_like(corner, self.size)], dim=1)
-        flipped = uniform(count) < 0.5 if self.flip else torch.zeros(count, dtype=torch.bool, device=device)
-        return windows, flipped
+            self._require_room(whole)
+            extent, fits = torch.full_like(whole, self.size), torch.full_like(whole[:, :1], self.crop == "random")
+        room = whole - extent
+        corner = (room / 2).floor()
+        if self.crop != "centre":
+            corner = torch.where(fits.bool(), (uniform(count, 2) * (room + 1)).floor().minimum(room), corner)
+        mirrored = uniform(count) < 0.5 if self.flip else torch.zeros(count, dtype=torch.bool, device=device)
+        return torch.cat([corner, extent], dim=1).long(), mirrored
 
-    def _resized(self, shape_luck: torch.Tensor, place_luck: torch.Tensor, height: int, width: int) -> torch.Tensor:
+    def _shapes(self, luck: Tensor, whole: Tensor) -> tuple[Tensor, Tensor]:
+        """Return widths and heights of random windows, as torchvision's RandomResizedCrop draws them.
+
+        The first of several draws that fits an image is taken. Where none does, which the second result tells, it is
+        the largest window of an allowed shape, for the middle of the image.
+        """
         low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
-        area = (self.scale[0] + (self.scale[1] - self.scale[0]) * shape_luck[..., 0]) * (height * width)
-        aspect = torch.exp(low + (high - low) * shape_luck[..., 1])
-        wide, tall = torch.sqrt(area * aspect), torch.sqrt(area / aspect)  # (count, tries)
-        fits = (wide <= width) & (tall <= height)
-        first = fits.int().argmax(dim=1, keepdim=True)  # the first that fits, or 0 when none does
-        wide, tall = wide.gather(1, first), tall.gather(1, first)
-        # When none fits, the first is cut down to the image.
-        extent = torch.cat([wide.clamp(max=width), tall.clamp(max=height)], dim=1)
-        whole = torch.tensor([width, height], dtype=extent.dtype, device=extent.device)
-        return torch.cat([place_luck * (whole - extent), extent], dim=1)
+        area = (self.scale[0] + (self.scale[1] - self.scale[0]) * luck[..., 0]) * whole.prod(1, keepdim=True)
+        aspect = torch.exp(low + (high - low) * luck[..., 1])
+        drawn = torch.stack([torch.sqrt(area * aspect), torch.sqrt(area / aspect)], dim=2).round().clamp(min=1)
+        fits = (drawn <= whole[:, None]).all(dim=2)  # (count, tries)
+        first = drawn[torch.arange(len(drawn)), fits.int().argmax(dim=1)]
+        width, height = whole.unbind(1)
+        shape = (width / height).clamp(*self.ratio)
+        largest = torch.stack([width.minimum(height * shape), height.minimum(width / shape)], dim=1)
+        found = fits.any(dim=1, keepdim=True)
+        return torch.where(found, first, largest.round().clamp(min=1)), found
+
+    def _require_room(self, whole: Tensor) -> None:
+        """Raise InputError if a window of the wanted size does not fit an image."""
+        small = (whole < self.size).any(dim=1).nonzero().flatten().tolist()
+        if small:
+            width, height = whole[small[0]].long().tolist()
+            raise InputError(
+                f"A crop of {self.size} pixels does not fit images of {height}×{width}: make the images larger, "
+                "the crop smaller, or use crop='resized'."
+            )
 
 
 def centre_crop(
@@ -118,29 +133,10 @@ def centre_crop(
     return Augmentation(size=size, crop="centre", flip=False, mean=tuple(mean), std=tuple(std))
 
 
-def _placed(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return a small tensor on the device of the images."""
-    if device.type == "cuda" and numbers.device.type == "cpu":
-        return numbers.pin_memory().to(device, non_blocking=True)
-    return numbers.to(device)
-
-
-@functools.lru_cache(maxsize=64)
-def _channels(values: tuple[float, ...], device: torch.device) -> torch.Tensor:
-    """Return a number for each channel, copied to a device once."""
-    with torch.inference_mode(False):
-        return torch.tensor(values, device=device).view(-1, 1, 1)
-
-
-def _sample(batch: torch.Tensor, windows: torch.Tensor, flipped: torch.Tensor, size: int) -> torch.Tensor:
-    """Return bilinear samples at the centres of a size×size grid laid over each window, float32."""
-    height, width = batch.shape[-2:]
-    left, top, wide, tall = windows.unbind(1)
-    steps = (torch.arange(size, device=batch.device) + 0.5) / size  # (size,) of the way across a window
-    across = torch.where(flipped[:, None], 1 - steps, steps)
-    # In grid_sample's frame the image spans -1 to 1, pixel borders included.
-    grid = torch.empty((len(batch), size, size, 2), device=batch.device)
-    grid[..., 0] = ((left[:, None] + wide[:, None] * across) * (2 / width) - 1)[:, None, :]
-    grid[..., 1] = ((top[:, None] + tall[:, None] * steps) * (2 / height) - 1)[:, :, None]
-    # The border is held so that an enlarged crop at the edge does not fade to black.
-    return F.grid_sample(batch.float(), grid, mode="bilinear", padding_mode="border", align_corners=False)
+def _stacked(batch: Tensor) -> FlatPictures:
+    """Return a stack of images of one size as pictures; raise InputError if it is none."""
+    if batch.ndim != 4 or batch.dtype != torch.uint8:
+        raise InputError(
+            f"Expected uint8 images of shape (B, 3, H, W), got {batch.dtype} of shape {tuple(batch.shape)}."
+        )
+    return FlatPictures.of(batch)

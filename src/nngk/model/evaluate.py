@@ -37,7 +37,8 @@ def evaluate_model(
     if task == "classify":
         labels = _as_model_labels(model, table)
     with progress_task("embedding", len(table)) as advance:
-        x = model.embed_source(Images(table, model.network.input.resize), advance=advance)
+        images = Images(table, model.network.input.resize, squash=model.network.input.squash)
+        x = model.embed_source(images, advance=advance)
     scores: dict[str, float | int] = {"images": len(table)}
     if task == "classify":
         scores |= classification_scores(model.probabilities(x), labels)

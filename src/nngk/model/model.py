@@ -174,12 +174,13 @@ class Model:
         pictures, _ = as_list(images)
         if batch_size is not None:
             batch_size = whole_number("batch_size", batch_size, 1)
-        return self.embed_source(Pictures(pictures, self.network.input.resize), batch_size).cpu()
+        spec = self.network.input
+        return self.embed_source(Pictures(pictures, spec.resize, squash=spec.squash), batch_size).cpu()
 
     def embed_source(
         self, source: BatchSource, batch_size: int | None = None, advance: Callable[[int], object] | None = None
     ) -> Tensor:
-        """Return the embeddings (n, dim), on the model's device, of a source of images with the side ``input.resize``.
+        """Return the embeddings (n, dim), on the model's device, of a source of images that ``input`` fits.
 
         ``advance`` hears how many images each batch had.
         """

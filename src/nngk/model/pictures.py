@@ -8,7 +8,7 @@ import numpy as np
 from PIL.Image import Image
 from torch import Tensor
 
-from nngk.data import squares
+from nngk.data import FlatPictures, fitted_pictures
 from nngk.errors import InputError
 
 Picture = str | Path | Image | np.ndarray | Tensor
@@ -17,15 +17,15 @@ Picture = str | Path | Image | np.ndarray | Tensor
 class Pictures:
     """A list of pictures as a source of batches; each is decoded when its batch is asked for."""
 
-    def __init__(self, pictures: Sequence[Picture], size: int) -> None:
-        self.pictures, self.size = pictures, size
+    def __init__(self, pictures: Sequence[Picture], size: int, *, squash: bool = False) -> None:
+        self.pictures, self.size, self.squash = pictures, size, squash
 
     def __len__(self) -> int:
         return len(self.pictures)
 
-    def batch(self, indices: Any) -> Tensor:
-        """Return the pictures at ``indices``, uint8 (n, 3, size, size)."""
-        return squares([self.pictures[int(i)] for i in indices], self.size)
+    def batch(self, indices: Any) -> Tensor | FlatPictures:
+        """Return the pictures at ``indices`` with shorter sides of ``size``, or all squashed to squares of it."""
+        return fitted_pictures([self.pictures[int(i)] for i in indices], self.size, squash=self.squash)
 
 
 def as_list(images: Picture | Sequence[Picture]) -> tuple[list[Picture], bool]:

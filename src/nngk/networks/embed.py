@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from nngk.data import BatchSource, batches
+from nngk.device import placed
 
 
 class Rows:
@@ -27,7 +28,7 @@ class Rows:
         return len(self.rows)
 
     def batch(self, indices: Any) -> Tensor:
-        return self.rows[torch.as_tensor(indices)]
+        return self.rows[placed(torch.as_tensor(indices), self.device)]
 
 
 def untransformed(batch: Tensor, generator: torch.Generator | None = None) -> Tensor:

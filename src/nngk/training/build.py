@@ -99,12 +99,12 @@ def network_of(settings: Settings) -> EmbeddingNetwork:
 
 
 def input_spec(network: EmbeddingNetwork, settings: Settings) -> InputSpec:
-    """Return the weights' own input, with the sizes that the settings ask for."""
+    """Return the weights' own input, with the sizes and the aspect that the settings ask for."""
     spec = network.input
     size = settings.crop_size or spec.size
     # Where only the crop is given, the margin around it keeps its proportion.
     resize = settings.resize or (spec.resize if size == spec.size else round(size * spec.resize / spec.size))
-    return replace(spec, size=size, resize=resize)
+    return replace(spec, size=size, resize=resize, squash=settings.squash)
 
 
 def is_frozen(settings: Settings, network: EmbeddingNetwork, device: torch.device) -> bool:

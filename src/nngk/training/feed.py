@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from nngk.networks.embed import Rows, embed, untransformed
 from nngk.progress import task, watch
 from nngk.training.settings import Settings
 
-Transform = Callable[[Tensor, torch.Generator | None], Tensor]
+Transform = Callable[[Any, torch.Generator | None], Tensor]
 
 
 @dataclass
@@ -63,7 +64,7 @@ def image_feed(
         std=spec.std,
     )
     plain = centre_crop(spec.size, spec.mean, spec.std)
-    train, val, test = (_decoded(table, spec.resize, cache, settings.threads) for table in split)
+    train, val, test = (_decoded(table, spec, cache, settings.threads) for table in split)
     return Feed(train, val, test, augment, plain, device, amp)
 
 
@@ -108,7 +109,8 @@ def _origin(examples: Examples, weights: "hashlib._Hash") -> str:
     digest = weights.copy()
     source = examples.source
     if isinstance(source, Images) and len(examples):
-        digest.update("|".join([str(source.size), *picture_keys(source.table)]).encode())
+        size = f"{source.size}" if source.squash else f"shorter side {source.size}"
+        digest.update("|".join([size, *picture_keys(source.table)]).encode())
     return digest.hexdigest()[:16]
 
 
@@ -144,7 +146,7 @@ class Projection(nn.Module):
         return self.head.project(pooled)
 
 
-def _decoded(table: ImageTable, size: int, cache: Path | None, threads: int) -> Examples:
+def _decoded(table: ImageTable, spec: InputSpec, cache: Path | None, threads: int) -> Examples:
     with watch("decoding images") as seen:
-        images = Images(table, size, cache, threads, progress=seen)
+        images = Images(table, spec.resize, cache, threads, squash=spec.squash, progress=seen)
     return Examples(images, torch.as_tensor(table.labels))

@@ -28,7 +28,7 @@ from nngk.training.optimiser import rate
 from nngk.training.profile import StepProfile, finish_profile, start_profile
 from nngk.training.recent_losses import RecentLosses
 from nngk.training.run import Run
-from nngk.training.settings import OF_THE_MACHINE, Settings
+from nngk.training.settings import BEFORE, OF_THE_MACHINE, Settings
 from nngk.training.step import mixed, take_step
 from nngk.training.validation import validate
 
@@ -254,7 +254,7 @@ def _same_settings(folder: Path, asked: Settings, named: Collection[str]) -> Set
             f"{folder.parent} holds no run to resume: none was stopped there after its first step. "
             "Start one without --resume."
         )
-    before = Settings.from_dict(read_settings(folder))
+    before = Settings.from_dict(BEFORE | read_settings(folder))
     free, old, new = OF_THE_MACHINE, before.to_dict(), asked.to_dict()
     default = Settings().to_dict()
     changed = [n for n in new if n not in free and new[n] != old[n] and (n in named or new[n] != default[n])]

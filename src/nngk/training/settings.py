@@ -25,6 +25,8 @@ GROUPS = (JOB, NETWORK, IMAGES, KERNELS, BANK, OPTIMISATION, MACHINE)
 
 # Settings of the version before and the defaults that they had; they were found to make no difference.
 RETIRED: dict[str, Any] = {"margin": 0.0, "write_back": False}
+# What runs did before a setting existed, where that is not its default now: they squashed images.
+BEFORE: dict[str, Any] = {"squash": True}
 # Values of the version before, and what to use instead.
 RETIRED_VALUES = {
     ("compile", "default"): "use 'auto' or 'graphs', which are faster, or 'off'",
@@ -164,10 +166,15 @@ class Settings:
     resize: int | None = setting(
         None,
         IMAGES,
-        "Read images as squares of this many pixels per side, before cropping. "
+        "Bring the shorter side of images to this many pixels, before cropping. "
         "With 'auto' it is the size that the network's weights were trained with.",
         least=1,
         empty="auto",
+    )
+    squash: bool = setting(
+        False,
+        IMAGES,
+        "Make images squares of 'resize' pixels per side, as in the paper, instead of keeping their aspect.",
     )
     crop_size: int | None = setting(
         None,

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from scipy.io import loadmat, savemat
 
 import published
-from nngk.data import DATASETS, Images, ImageTable, check_folder, read_images, split, square
+from nngk.data import DATASETS, Images, ImageTable, check_folder, fitted, read_images, split
 from nngk.errors import InputError, MissingExtra
 
 
@@ -38,8 +39,9 @@ def test_cars_classify_and_metric(whole_cars: Path) -> None:
     assert classify.labels.min() == 0 and classify.labels.max() == 195 and len(classify.class_names) == 196
     # MATLAB's 1..50 and 3..45, both ends included, are 0 to 50 and 2 to 45 here.
     assert classify.boxes is not None and classify.boxes[0].tolist() == [0, 2, 50, 45]
-    clipped = square(classify.paths[0], 16, (0, 2, 50, 40))
-    assert (Images(classify, 16)[0] == clipped).all()
+    for squash in (False, True):
+        clipped = fitted(classify.paths[0], 16, (0, 2, 50, 40), squash=squash)
+        assert torch.equal(Images(classify, 16, squash=squash)[0], clipped)
 
     metric = read_images("cars196", data_dir=whole_cars, task="metric")
     assert sizes(metric) == {"train": 8_054, "test": 8_131} and metric.boxes is None

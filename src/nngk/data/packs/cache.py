@@ -24,46 +24,42 @@ _PREFIX = "cache-"
 
 
 def cached(
-    table: ImageTable, size: int, folder: Path, threads: int, progress: Seen | None = None
-) -> tuple[list[np.memmap], np.ndarray, np.ndarray]:
-    """Return the arrays that hold the table's pictures, and for each picture its array's number and its row."""
+    table: ImageTable, size: int, squash: bool, folder: Path, threads: int, progress: Seen | None = None
+) -> tuple[list[Pack], np.ndarray, np.ndarray]:
+    """Return packs that hold the table's pictures, and for each picture the number of its pack and its row there."""
     wanted = picture_keys(table)
-    packs, found = _look_up(folder, size, wanted)
+    packs, found = _look_up(folder, size, squash, wanted)
     if (found[:, 0] < 0).any():
         with locked(folder):
-            packs, found = _look_up(folder, size, wanted)  # another process may have just written them
+            packs, found = _look_up(folder, size, squash, wanted)  # another process may have just written them
             missing = np.flatnonzero(found[:, 0] < 0)
             if len(missing):
                 _forget_stale(folder, table, wanted)
-                write_pack(
-                    table.select(missing),
-                    _shard(folder, size, table, missing),
-                    size,
-                    threads=threads,
-                    progress=progress,
-                )
-                packs, found = _look_up(folder, size, wanted)
+                shard = _shard(folder, size, squash, table, missing)
+                write_pack(table.select(missing), shard, size, squash=squash, threads=threads, progress=progress)
+                packs, found = _look_up(folder, size, squash, wanted)
     if (found[:, 0] < 0).any():
         raise InputError(f"Pictures that were just decoded are not in {folder}: remove that folder and start again.")
-    return [pack.images for pack in packs], found[:, 0], found[:, 1]
+    return packs, found[:, 0], found[:, 1]
 
 
-def _shard(folder: Path, size: int, table: ImageTable, missing: np.ndarray) -> Path:
+def _shard(folder: Path, size: int, squash: bool, table: ImageTable, missing: np.ndarray) -> Path:
     # Named by files and boxes and not by times, so that a build goes on, or starts over, in the same place.
     digest = hashlib.blake2b(digest_size=8)
     for i in missing:
         digest.update(str(table.paths[i]).encode("utf-8", "surrogateescape") + b"\n")
         digest.update(b"" if table.boxes is None else table.boxes[i].tobytes())
-    return folder / f"{_PREFIX}{size}-{digest.hexdigest()}"
+    how = f"{size}" if squash else f"short-{size}"
+    return folder / f"{_PREFIX}{how}-{digest.hexdigest()}"
 
 
 def _packs(folder: Path) -> list[Pack]:
     return [pack for place in [folder, *sorted(folder.glob("*/"))] if (pack := finished(place)) is not None]
 
 
-def _look_up(folder: Path, size: int, wanted: list[str]) -> tuple[list[Pack], np.ndarray]:
+def _look_up(folder: Path, size: int, squash: bool, wanted: list[str]) -> tuple[list[Pack], np.ndarray]:
     found = np.full((len(wanted), 2), -1, dtype=np.int64)
-    packs = [pack for pack in _packs(folder) if pack.size == size]
+    packs = [pack for pack in _packs(folder) if (pack.size, pack.squash) == (size, squash)]
     known = {key: (number, row) for number, pack in enumerate(packs) for row, key in enumerate(pack.meta["keys"])}
     for position, key in enumerate(wanted):
         if key in known:

@@ -1,7 +1,9 @@
-"""A pack on disk: `images.npy`, uint8 (n, 3, S, S), and `table.json` with labels, class names and splits.
+"""A pack on disk: `pixels.bin` with decoded pictures, and `table.json` with their sizes, labels, classes and splits.
 
-The folder is all there is: copied to another machine it reads the same. A picture in it has a path too,
-`PACK/images.npy/00000012 name.jpg`, so that whatever takes an image path takes one from a pack.
+The pictures lie in `pixels.bin` one after the other, uint8, each (3, height, width). The folder is all there is: copied
+to another machine it reads the same. A picture in it has a path too, `PACK/pixels.bin/00000012 name.jpg`, so that
+whatever takes an image path takes one from a pack. Packs of version 1 have `images.npy`, (n, 3, S, S), instead: their
+pictures are squares.
 """
 
 from __future__ import annotations
@@ -10,35 +12,48 @@ import json
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from nngk.data.table import ImageTable
 from nngk.errors import InputError
 
-IMAGES = "images.npy"
+PIXELS = "pixels.bin"
+SQUARES = "images.npy"  # of version 1
 TABLE = "table.json"
 FORMAT = "nngk-pack"
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, eq=False)
 class Pack:
-    """An opened pack: where it is, its memory-mapped images and what `table.json` says."""
+    """An opened pack: where it is, its memory-mapped pixels, its pictures' places and what `table.json` says."""
 
     folder: Path
-    images: np.memmap  # (n, 3, S, S) uint8
+    pixels: np.memmap  # (N,) uint8
+    places: np.ndarray  # (n, 3) int64: each picture's first value, height and width
     meta: dict[str, Any]
 
     @property
     def size(self) -> int:
-        return int(self.images.shape[-1])
+        """The shorter side of the pictures."""
+        return int(self.meta["size"])
+
+    @property
+    def squash(self) -> bool:
+        """Whether the pictures were squashed to squares."""
+        return bool(self.meta.get("squash", True))
+
+    def picture(self, row: int) -> np.ndarray:
+        """Return one picture, (3, height, width)."""
+        offset, height, width = self.places[row].tolist()
+        return self.pixels[offset : offset + 3 * height * width].reshape(3, height, width)
 
 
 def is_pack(folder: Path) -> bool:
     """Return whether a folder holds a finished pack."""
-    return (folder / TABLE).is_file() and (folder / IMAGES).is_file()
+    return (folder / TABLE).is_file() and any((folder / name).is_file() for name in (PIXELS, SQUARES))
 
 
 def was_pack(folder: Path) -> bool:
@@ -53,28 +68,40 @@ def was_pack(folder: Path) -> bool:
 
 
 def open_pack(folder: Path) -> Pack:
-    """Map a pack's images and read its table; a damaged pack is refused with the reason."""
-    again = f"The pack in {folder} is damaged: copy or write it again"
+    """Return a pack with its pixels mapped; raise InputError with the reason if it is damaged."""
+    table, file = folder / TABLE, pixels_file(folder)
     try:
-        meta = json.loads((folder / TABLE).read_text(encoding="utf-8"))
-        images = map_images(folder / IMAGES)
+        # An opened pack is kept until its files change: finding one picture must not read the whole table again.
+        return _open(folder, *(each for path in (table, file) for each in _stamp(path)))
     except FileNotFoundError as error:
-        raise InputError(
-            f"{folder} is not a pack: it has no {Path(error.filename).name}. Write one with nngk.data.pack()."
-        ) from None
-    except (ValueError, OSError, EOFError) as error:
-        raise InputError(f"{again} ({error}).") from error
+        name = Path(error.filename).name
+        raise InputError(f"{folder} is not a pack: it has no {name}. Write one with nngk.data.pack().") from None
+    except (ValueError, OSError, EOFError, KeyError, TypeError) as error:
+        raise InputError(f"The pack in {folder} is damaged: copy or write it again ({error}).") from error
+
+
+@lru_cache(maxsize=16)
+def _open(folder: Path, *stamps: int) -> Pack:
+    meta = json.loads((folder / TABLE).read_text(encoding="utf-8"))
     if not isinstance(meta, dict) or meta.get("format") != FORMAT:
         raise InputError(f"{folder / TABLE} does not belong to a pack: its format is not '{FORMAT}'.")
-    if meta.get("version") != VERSION:
+    if meta.get("version") not in (1, VERSION):
         raise InputError(
-            f"The pack in {folder} has version {meta.get('version')}, this program reads version {VERSION}: "
+            f"The pack in {folder} has version {meta.get('version')}, this program reads versions up to {VERSION}: "
             "write the pack again or update nngk."
         )
-    expected = (len(meta.get("paths", ())), 3, meta.get("size"), meta.get("size"))
-    if images.shape != expected or images.dtype != np.uint8 or len(meta.get("labels", ())) != len(images):
-        raise InputError(f"{again} ({IMAGES} has shape {images.shape}, {TABLE} says {expected}).")
-    return Pack(folder, images, meta)
+    count, size = len(meta["paths"]), int(meta["size"])
+    sizes = np.full((count, 2), size, np.int64) if meta["version"] == 1 else np.array(meta["sizes"], np.int64)
+    sizes = sizes.reshape(-1, 2)
+    pixels = map_pixels(pixels_file(folder))
+    ends = np.cumsum(3 * sizes.prod(1))
+    expected = int(ends[-1]) if len(ends) else 0
+    if (sizes.min(1, initial=size) != size).any():
+        raise ValueError(f"it has pictures whose shorter side is not {size}")
+    if len(pixels) != expected or not count == len(sizes) == len(meta["labels"]):
+        raise ValueError(f"its pictures have {len(pixels):,} values, {TABLE} says {expected:,}")
+    places = np.concatenate([(ends - 3 * sizes.prod(1))[:, None], sizes], axis=1)
+    return Pack(folder, pixels, places, meta)
 
 
 def finished(folder: Path) -> Pack | None:
@@ -87,46 +114,57 @@ def finished(folder: Path) -> Pack | None:
         return None
 
 
-def map_images(file: Path) -> np.memmap:
-    """Return the array in `file`, mapped afresh whenever the file has been replaced."""
-    stat = file.stat()
-    return _map(str(file), stat.st_mtime_ns, stat.st_size)
+def pixels_file(folder: Path) -> Path:
+    """Return the file of a pack that holds its pictures."""
+    old = folder / SQUARES
+    return old if old.is_file() and not (folder / PIXELS).is_file() else folder / PIXELS
+
+
+def map_pixels(file: Path) -> np.memmap:
+    """Return the values in a file of pictures as one flat array, mapped afresh whenever the file has been replaced."""
+    return _map(file, *_stamp(file))
 
 
 @lru_cache(maxsize=32)
-def _map(file: str, mtime: int, size: int) -> np.memmap:
-    return np.lib.format.open_memmap(file, mode="r")
+def _map(file: Path, *stamp: int) -> np.memmap:
+    if file.name != SQUARES:
+        return np.memmap(file, dtype=np.uint8, mode="r")
+    squares = np.lib.format.open_memmap(file, mode="r")
+    if squares.dtype != np.uint8:
+        raise ValueError(f"{file.name} holds {squares.dtype} values, not uint8")
+    return cast(np.memmap, squares.reshape(-1))
 
 
-def row_path(folder: Path, row: int, original: str) -> Path:
-    """Return the path of one picture of a pack."""
-    return folder / IMAGES / f"{row:08d} {Path(original).name}"
+def _stamp(file: Path) -> tuple[int, int]:
+    stat = file.stat()
+    return stat.st_mtime_ns, stat.st_size
 
 
 def row_number(path: Path) -> int | None:
     """Return the row that a path inside a pack means; None for any other path."""
-    if path.parent.name != IMAGES:
+    if path.parent.name not in (PIXELS, SQUARES):
         return None
     digits = path.name.split(" ", 1)[0]
     return int(digits) if digits.isdigit() else None
 
 
-def packed_row(path: Path) -> np.ndarray | None:
-    """Return the pixels (3, S, S) of a path inside a pack; None for a path that is not."""
+def packed_picture(path: Path) -> np.ndarray | None:
+    """Return the picture (3, height, width) of a path inside a pack; None for a path that is not inside one."""
     row = row_number(path)
     if row is None or not path.parent.is_file():
         return None
-    images = map_images(path.parent)
-    if row >= len(images):
-        raise InputError(f"The pack {path.parent.parent} has {len(images)} images, so there is no {path.name}.")
-    return np.asarray(images[row])
+    pack = open_pack(path.parent.parent)
+    if row >= len(pack.places):
+        raise InputError(f"The pack {pack.folder} has {len(pack.places)} images, so there is no {path.name}.")
+    return np.asarray(pack.picture(row))
 
 
 def pack_table(folder: Path) -> ImageTable:
     """Return the table of a pack. Its paths lead into the pack, its boxes are already applied."""
     meta = open_pack(folder).meta
+    file = pixels_file(folder)
     return ImageTable(
-        paths=[row_path(folder, row, path) for row, path in enumerate(meta["paths"])],
+        paths=[file / f"{row:08d} {Path(path).name}" for row, path in enumerate(meta["paths"])],
         labels=np.array(meta["labels"], dtype=np.int64),
         class_names=list(meta["class_names"]),
         splits=meta["splits"],

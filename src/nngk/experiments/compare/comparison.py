@@ -25,7 +25,7 @@ from nngk.losses import create_loss, require_loss
 from nngk.metrics import has_pairs
 from nngk.progress import say
 from nngk.training.build import is_frozen
-from nngk.training.settings import OF_THE_MACHINE, RETIRED
+from nngk.training.settings import BEFORE, OF_THE_MACHINE, RETIRED
 
 # What may differ between the calls that make up one comparison: who takes part, and the machine.
 FREE = ("loss", "seed", "lr", *OF_THE_MACHINE)
@@ -136,8 +136,8 @@ def _same_comparison(out: Path, settings: Settings, table: ImageTable) -> None:
     path = out / "comparison.json"
     if path.exists():
         before = read_json(path, "a comparison")
-        # A setting that is newer than the comparison, or was retired since, had its default then.
-        known = {name: value for name, value in Settings().to_dict().items() if name in shared}
+        # A setting that is newer than the comparison, or was retired since, had its default then, or BEFORE says what.
+        known = {name: value for name, value in (Settings().to_dict() | BEFORE).items() if name in shared}
         known |= {n: v for n, v in before.get("settings", {}).items() if n not in RETIRED or v != RETIRED[n]}
         if before | {"settings": known} != record:
             changed = [name for name in shared if known.get(name) != shared[name]] or ["the data"]

@@ -37,7 +37,7 @@ def mapped(job: Job) -> dict[str, Any]:
     spec = model.network.input
     x = embed(
         model.network,
-        Images(table, spec.resize, job.settings.cache),
+        Images(table, spec.resize, job.settings.cache, squash=spec.squash),
         centre_crop(spec.size, spec.mean, spec.std),
         device=model.device,
         amp=bool(job.settings.amp),

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -90,7 +91,7 @@ def translate(name: str, state: State, spec: InputSpec) -> tuple[State, InputSpe
             # Caffe's layers took BGR in 0..255 less the mean: reverse the channels, and let the input say the rest.
             renamed[first] = renamed[first].flip(1)
             red, green, blue = (value / 255 for value in mean)
-            return renamed, InputSpec(spec.size, spec.resize, (red, green, blue), (1 / 255,) * 3)
+            return renamed, replace(spec, mean=(red, green, blue), std=(1 / 255,) * 3)
     return state, spec
 
 
