@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from nngk.accel import capturing
 from nngk.networks import create_network
-from nngk.networks.backbones import googlenet
+from nngk.networks.backbones import googlenet, torchvision
 from nngk.networks.fused import convolution as fused
 from nngk.training.graphs import Graphed
 
@@ -37,9 +37,8 @@ def convolutions(report: Report) -> None:
             report(f"{what}, PyTorch's", before, "ms")
             report(f"{what}, fused", now, "ms", f"{before / now:.2f}x faster")
         for batch in EMBEDDED[: 1 if QUICK else None]:
-            for how, context in (("PyTorch's", way(False)), ("as it comes", nullcontext()), ("fused", capturing())):
-                with context:
-                    report(f"{name}, batch {batch}, embedding, {how}", embed_ms(name, pictures[:batch]), "ms")
+            for dtype in (torch.bfloat16, torch.float32):
+                embeddings(report, name, pictures[:batch], dtype)
 
 
 def trainable(name: str) -> nn.Module:
@@ -73,11 +72,15 @@ def flat(tensors: tuple[Tensor, ...]) -> Tensor:
     return torch.cat([t.flatten() for t in tensors])
 
 
-def embed_ms(name: str, pictures: Tensor) -> float:
-    """Return the time of an embedding without gradients, launched kernel by kernel."""
+def embeddings(report: Report, name: str, pictures: Tensor, dtype: torch.dtype) -> None:
+    """Time embeddings without gradients, launched kernel by kernel."""
     network = trainable(name).eval()
-    with torch.no_grad(), torch.autocast(DEVICE, torch.bfloat16):
-        return milliseconds(lambda: network(pictures), 10)
+    precision = torch.autocast(DEVICE, torch.bfloat16, enabled=dtype == torch.bfloat16)
+    for how in ("PyTorch's", "as it comes", "fused"):
+        captured = capturing() if how == "fused" else nullcontext()
+        with way(how != "PyTorch's"), captured, precision, torch.no_grad():
+            took = milliseconds(lambda: network(pictures), 10)
+        report(f"{name}, batch {len(pictures)}, {str(dtype)[6:]}, embedding, {how}", took, "ms")
 
 
 def step_ms(name: str, pictures: Tensor, on: bool) -> float:
@@ -101,11 +104,11 @@ def way(on: bool) -> Iterator[None]:
     """Use fused convolutions, or PyTorch's."""
     before = fused.fusable
     if not on:
-        fused.fusable = googlenet.fusable = lambda x: False
+        fused.fusable = googlenet.fusable = torchvision.fusable = lambda x: False
     try:
         yield
     finally:
-        fused.fusable = googlenet.fusable = before
+        fused.fusable = googlenet.fusable = torchvision.fusable = before
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from torchvision.models.resnet import Bottleneck
 
 from nngk.accel import capturing
 from nngk.networks.backbones.googlenet import GoogLeNetBVLC
-from nngk.networks.backbones.torchvision import FoldingBottleneck
+from nngk.networks.backbones.torchvision import FoldingBottleneck, folding_pays
 from nngk.networks.fused import convolution as fused
 
 
@@ -36,10 +36,11 @@ def library(monkeypatch):
 
 
 @pytest.mark.parametrize("captured", [False, True])
-def test_fused_only_while_a_graph_is_captured(monkeypatch, captured):
+def test_small_maps_are_fused_only_while_a_graph_is_captured(monkeypatch, captured):
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
-    on_a_gpu = SimpleNamespace(is_cuda=True, dtype=torch.bfloat16)
+    on_a_gpu = SimpleNamespace(is_cuda=True, dtype=torch.bfloat16, numel=lambda: fused.LARGE - 1)
+    large = SimpleNamespace(is_cuda=True, dtype=torch.bfloat16, numel=lambda: fused.LARGE)
     seen = []
     with capturing() if captured else nullcontext():
         assert fused.fusable(on_a_gpu) == captured
@@ -47,7 +48,8 @@ def test_fused_only_while_a_graph_is_captured(monkeypatch, captured):
         other.start()
         other.join()
     assert seen == [False]  # a thread beside the capture launches one by one
-    assert not fused.fusable(on_a_gpu)
+    assert not fused.fusable(on_a_gpu) and fused.fusable(large)
+    assert not folding_pays(on_a_gpu) and folding_pays(large) and folding_pays(torch.zeros(1))
 
 
 @pytest.mark.parametrize("with_beside", [False, True])

@@ -5,12 +5,17 @@ from torch.nn.functional import conv2d
 from torchvision.models import AlexNet, GoogLeNet, ResNet, vgg16
 from torchvision.models.resnet import Bottleneck
 
-from nngk.networks.fused.convolution import conv_relu
+from nngk.networks.fused.convolution import conv_relu, fusable
 
 
 def frozen(norm: nn.Module) -> bool:
     """Return whether a BatchNorm goes by its stored statistics: then it is a scale and a shift."""
     return not norm.training and isinstance(norm.running_mean, Tensor)
+
+
+def folding_pays(x: Tensor) -> bool:
+    """Return whether taking BatchNorms into convolutions saves time: on a GPU only where those are fused as well."""
+    return not x.is_cuda or fusable(x)
 
 
 def folded(conv: nn.Module, norm: nn.Module) -> tuple[Tensor, Tensor]:
@@ -28,7 +33,7 @@ class FoldingBottleneck(Bottleneck):
     """torchvision's block, with frozen BatchNorms taken into the convolutions."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if not all(frozen(norm) for norm in (self.bn1, self.bn2, self.bn3)):
+        if not (folding_pays(x) and all(frozen(norm) for norm in (self.bn1, self.bn2, self.bn3))):
             return super().forward(x)
         out = conv_relu(x, *folded(self.conv1, self.bn1), stride=self.conv1.stride[0])
         out = conv_relu(out, *folded(self.conv2, self.bn2), stride=self.conv2.stride[0], padding=1)
@@ -62,7 +67,7 @@ class ResNet50(ResNet):
                 first.get_submodule("conv2").stride = (1, 1)
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
-        if frozen(self.bn1):
+        if folding_pays(x) and frozen(self.bn1):
             x = conv_relu(x, *folded(self.conv1, self.bn1), stride=2, padding=3)
         else:
             x = self.relu(self.bn1(self.conv1(x)))
