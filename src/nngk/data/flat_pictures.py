@@ -28,9 +28,9 @@ class FlatPictures:
     @classmethod
     def of(cls, pictures: Sequence[Tensor] | Tensor) -> FlatPictures:
         """Return several pictures, each (3, height, width), or a stack of them, as one batch."""
-        sizes = torch.tensor([picture.shape[-2:] for picture in pictures], dtype=torch.int64).reshape(-1, 2)
         if isinstance(pictures, Tensor):
-            return cls(pictures.reshape(-1), places_of(sizes))
+            return cls(pictures.reshape(-1), places_of(torch.tensor(pictures.shape[-2:]).expand(len(pictures), 2)))
+        sizes = torch.tensor([picture.shape[-2:] for picture in pictures], dtype=torch.int64).reshape(-1, 2)
         flat = [picture.reshape(-1) for picture in pictures]
         return cls(torch.cat(flat) if flat else torch.empty(0, dtype=torch.uint8), places_of(sizes))
 
