@@ -30,9 +30,10 @@ def test_check_and_pack(photos, tmp_path):
     done = nngk("data", "check", photos, "--json")
     report = json.loads(done.stdout)
     assert done.returncode == 0 and report["images"] == 6 and report["complete"]
-    done = nngk("data", "pack", "folder", photos, tmp_path / "pack", "--size", 16, "--json")
-    facts = {"pack": str(tmp_path / "pack"), "images": 6, "classes": 2, "size": 16, "squash": False}
-    assert json.loads(done.stdout) == facts
+    for squash in ([], ["--squash"]):
+        done = nngk("data", "pack", "folder", photos, tmp_path / "pack", "--size", 16, *squash, "--json")
+        facts = {"pack": str(tmp_path / "pack"), "images": 6, "classes": 2, "size": 16, "squash": bool(squash)}
+        assert json.loads(done.stdout) == facts
     assert json.loads(nngk("data", "check", tmp_path / "pack", "--json").stdout)["images"] == 6
 
 

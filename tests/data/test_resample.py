@@ -52,7 +52,7 @@ def test_it_is_pillows(size):
 
 
 @interpreted
-@pytest.mark.parametrize("size", [1, 7, 16])
+@pytest.mark.parametrize("size", [7, 17])
 def test_the_kernel_equals_loops(size):
     from nngk.data.resample_triton import resample_flat
 
