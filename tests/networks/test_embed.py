@@ -26,7 +26,7 @@ def test_equals_one_image_at_a_time(table):
     network.eval()
     with torch.no_grad():
         one_by_one = torch.cat([network(plain(images.batch([i]))) for i in range(15)])
-    torch.testing.assert_close(x, one_by_one, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(x, one_by_one, rtol=1e-4, atol=1e-5)
     assert torch.equal(embed(network, images, plain, batch_size=4), x)
     assert not network.training
 
