@@ -1,5 +1,6 @@
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -22,14 +23,17 @@ class Numbered:
         return indices.to(torch.uint8)[:, None, None, None].expand(-1, 3, 6, 6).contiguous()
 
 
-def loaders() -> int:
-    return sum(thread.name.startswith("nngk-load") for thread in threading.enumerate())
+@pytest.fixture
+def loaders() -> Callable[[], int]:
+    """Count the threads that load images for this test, and not for one before it."""
+    before = set(threading.enumerate())
+    return lambda: sum(t.name.startswith("nngk-load") for t in set(threading.enumerate()) - before)
 
 
 LABELS = [i % 7 for i in range(40)]
 
 
-def test_batches_come_in_order_with_their_labels() -> None:
+def test_batches_come_in_order_with_their_labels(loaders: Callable[[], int]) -> None:
     wanted = random_batches(LABELS, 6, 0, 0)
     got = list(batches(Numbered(wait=0.02), LABELS, wanted, None, threads=4, prefetch=4))
     assert len(got) == len(wanted)
@@ -57,7 +61,7 @@ def test_randomness_does_not_depend_on_threads() -> None:
     assert torch.equal(run(1, 1), run(4, 3))
 
 
-def test_an_error_in_a_thread_reaches_the_consumer() -> None:
+def test_an_error_in_a_thread_reaches_the_consumer(loaders: Callable[[], int]) -> None:
     stream = batches(Numbered(broken=13), LABELS, torch.arange(40).split(10), None)
     assert next(stream)[2][0] == 0
     with pytest.raises(InputError, match=r"5\.png"):
@@ -65,7 +69,7 @@ def test_an_error_in_a_thread_reaches_the_consumer() -> None:
     assert loaders() == 0
 
 
-def test_closing_stops_the_threads_and_no_more_is_read() -> None:
+def test_closing_stops_the_threads_and_no_more_is_read(loaders: Callable[[], int]) -> None:
     images = Numbered()
     stream = batches(images, LABELS, torch.arange(40).split(2), None, threads=2, prefetch=3)
     next(stream)

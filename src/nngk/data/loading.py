@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import Any, Protocol
@@ -40,7 +40,7 @@ def batches(
     generator: torch.Generator | None = None,
     threads: int = 2,
     prefetch: int = 2,
-) -> Iterator[tuple[Any, torch.Tensor, torch.Tensor]]:
+) -> Generator[tuple[Any, torch.Tensor, torch.Tensor], None, None]:
     """Yield (images, labels, indices) on `device` for every index batch, in order.
 
     Reading happens `prefetch` batches ahead in threads; the transform runs here, on the device, one batch after the
@@ -70,7 +70,7 @@ def _batches(
     generator: torch.Generator | None,
     threads: int,
     prefetch: int,
-) -> Iterator[tuple[Any, torch.Tensor, torch.Tensor]]:
+) -> Generator[tuple[Any, torch.Tensor, torch.Tensor], None, None]:
     all_labels = torch.as_tensor(labels).to(device, torch.int64)
     pin = device.type == "cuda"
 

@@ -1,6 +1,7 @@
 """Embeddings of many images, in evaluation mode."""
 
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import torch
@@ -68,9 +69,10 @@ def embed(
     network.eval()
     wide: list[Tensor] = []
     try:
-        with torch.inference_mode():
-            parts = torch.arange(len(source)).split(many)
-            for images, _, _ in batches(source, torch.zeros(len(source)).long(), list(parts), transform, device=device):
+        parts = list(torch.arange(len(source)).split(many))
+        coming = batches(source, torch.zeros(len(source)).long(), parts, transform, device=device)
+        with torch.inference_mode(), closing(coming):
+            for images, _, _ in coming:
                 with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=amp):
                     wide.append(network(images).float())
                 if advance is not None:

@@ -4,7 +4,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -164,16 +164,16 @@ def train_epoch(
     losses = RecentLosses(run.split.train.paths)
     read_every = 20 if run.device.type == "cuda" else 1  # reading a value back stalls a GPU
     run.trainee.train()
-    with task(f"epoch {at.epoch + 1}/{settings.epochs}", total) as advance:
+    coming = batches(
+        run.feed.train.source,
+        run.feed.train.labels,
+        upcoming[at.batch :],
+        _seeded(run.feed.augment, settings.seed, at.step),
+        device=run.device,
+        threads=settings.threads,
+    )
+    with closing(coming), task(f"epoch {at.epoch + 1}/{settings.epochs}", total) as advance:
         advance(sum(len(b) for b in upcoming[: at.batch]))
-        coming = batches(
-            run.feed.train.source,
-            run.feed.train.labels,
-            upcoming[at.batch :],
-            _seeded(run.feed.augment, settings.seed, at.step),
-            device=run.device,
-            threads=settings.threads,
-        )
         for images, labels, indices in coming if profiler is None else profiler.loading(coming):
             try:
                 losses.add(at.step, take_step(run, images, labels, indices), indices)
