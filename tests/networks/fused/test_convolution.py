@@ -2,7 +2,6 @@
 
 import threading
 from contextlib import nullcontext
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -35,21 +34,32 @@ def library(monkeypatch):
     return calls
 
 
+class FakeMap:
+    """What the rule asks of a map on a GPU."""
+
+    is_cuda, dtype = True, torch.bfloat16
+
+    def __init__(self, images: int) -> None:
+        self.images = images
+
+    def __len__(self) -> int:
+        return self.images
+
+
 @pytest.mark.parametrize("captured", [False, True])
-def test_small_maps_are_fused_only_while_a_graph_is_captured(monkeypatch, captured):
+def test_few_images_are_fused_only_while_a_graph_is_captured(monkeypatch, captured):
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
-    on_a_gpu = SimpleNamespace(is_cuda=True, dtype=torch.bfloat16, numel=lambda: fused.LARGE - 1)
-    large = SimpleNamespace(is_cuda=True, dtype=torch.bfloat16, numel=lambda: fused.LARGE)
+    few, many = (FakeMap(images) for images in (fused.MANY - 1, fused.MANY))
     seen = []
     with capturing() if captured else nullcontext():
-        assert fused.fusable(on_a_gpu) == captured
-        other = threading.Thread(target=lambda: seen.append(fused.fusable(on_a_gpu)))
+        assert fused.fusable(few) == captured
+        other = threading.Thread(target=lambda: seen.append(fused.fusable(few)))
         other.start()
         other.join()
     assert seen == [False]  # a thread beside the capture launches one by one
-    assert not fused.fusable(on_a_gpu) and fused.fusable(large)
-    assert not folding_pays(on_a_gpu) and folding_pays(large) and folding_pays(torch.zeros(1))
+    assert not fused.fusable(few) and fused.fusable(many)
+    assert not folding_pays(few) and folding_pays(many) and folding_pays(torch.zeros(1))
 
 
 @pytest.mark.parametrize("with_beside", [False, True])
