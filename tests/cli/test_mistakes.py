@@ -334,7 +334,7 @@ def test_a_name_that_is_no_text(home, tmp_path):
 def test_pictures_too_small_for_the_network(refused, home, tmp_path):
     small = ("--network", "googlenet-bvlc", "--weights", "random", "--resize", 4, "--crop-size", 4, "--device", "cpu")
     complaint = refused("train", home / "shapes", "--out", tmp_path / "m", *small)
-    assert "googlenet-bvlc cannot read pictures of 4 pixels a side" in complaint
+    assert "googlenet-bvlc cannot read pictures of 4 × 4 pixels" in complaint
 
 
 def test_wrong_names_are_noticed_before_the_images_are_read(refused, tmp_path):

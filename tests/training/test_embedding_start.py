@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from nngk.data import evaluation, split
+from nngk.data import centre_crop, split
 from nngk.errors import InputError
 from nngk.model.model import Model
 from nngk.training import loop
@@ -25,7 +25,7 @@ def test_cached_features_equal_the_frozen_network(pool, data, tmp_path):
 
         network = run.network.eval()
         with torch.no_grad():
-            out = network(evaluation(spec.size, spec.mean, spec.std)(squares(paths, spec.resize)))
+            out = network(centre_crop(spec.size, spec.mean, spec.std)(squares(paths, spec.resize)))
         network.train()
         return out
 

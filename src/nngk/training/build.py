@@ -213,6 +213,6 @@ def _require_readable(network: EmbeddingNetwork, size: int) -> None:
             network.eval()(torch.zeros(1, 3, size, size))
     except RuntimeError:
         name = network.config["name"]
-        raise InputError(f"{name} cannot read pictures of {size} pixels a side: set --crop-size higher.") from None
+        raise InputError(f"{name} cannot read pictures of {size} × {size} pixels: set --crop-size higher.") from None
     finally:
         network.train(training)

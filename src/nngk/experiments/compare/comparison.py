@@ -1,7 +1,7 @@
 """Losses compared on the same data, split, network, augmentation and budget, so that only the loss differs.
 
 The data are split once. The epoch is chosen by validation (for the task 'metric', by MAP@R on classes that are neither
-trained nor tested); the test part is looked at once per run, after that. Where several learning rates are given, each
+trained nor tested); the test part is scored at the end of each run. Where several learning rates are given, each
 loss gets the one with the best validation score at the first seed, found without the test part.
 """
 

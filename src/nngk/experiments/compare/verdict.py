@@ -82,8 +82,8 @@ def markdown(rows: list[dict[str, Any]], task: str) -> str:
     facts = rows[0]
     head = (
         f"# Losses compared on {facts['data']}\n\nNetwork {facts['network']}, {facts['dim']} dimensions. Test scores "
-        "in per cent, mean ± standard deviation over seeds; the epoch is chosen by validation, and the test part is "
-        "looked at once per run.\n"
+        "in per cent, mean ± standard deviation over seeds; the epoch and the rate are chosen by validation, and "
+        "the test part is scored at the end of each run.\n"
     )
     failed = [f"- {row['loss']}, seed {row['seed']}: {row['error']}" for row in rows if "error" in row]
     tail = [verdict(scores, metric) for metric in (primary, "map@r") if metric in metrics]
