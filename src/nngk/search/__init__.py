@@ -4,5 +4,6 @@ from nngk.search.choose import ENGINES, Choice, choose, create_engine, require_e
 from nngk.search.engine import Engine
 from nngk.search.exact import Exact
 from nngk.search.fanng import FANNG
+from nngk.search.index import Index
 
-__all__ = ["ENGINES", "FANNG", "Choice", "Engine", "Exact", "choose", "create_engine", "require_engine"]
+__all__ = ["ENGINES", "FANNG", "Choice", "Engine", "Exact", "Index", "choose", "create_engine", "require_engine"]
