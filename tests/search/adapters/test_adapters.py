@@ -23,6 +23,10 @@ PACKAGES = {
 }
 
 
+# pynndescent compiles itself for a minute before it answers.
+PROMISED = [pytest.param(name, marks=pytest.mark.slow) if name == "pynndescent" else name for name in ENGINES]
+
+
 def engine(name: str, dim: int, n: int) -> Engine:
     if name in PACKAGES:
         pytest.importorskip(PACKAGES[name])
@@ -35,7 +39,7 @@ def points(n: int) -> Tensor:
     return torch.randn(n, 16, generator=torch.Generator().manual_seed(n))
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", PROMISED)
 @pytest.mark.thorough
 def test_protocol(name: str) -> None:
     x, q = points(1500), points(40)
