@@ -217,8 +217,8 @@ def test_a_frozen_networks_features_are_computed_once(digits, tmp_path, monkeypa
     real = feed.write_tensors
     monkeypatch.setattr(feed, "write_tensors", lambda path, tensors: written.append(path) or real(path, tensors))
     settings = replace(SETTINGS, network="efficientnet-lite0", weights="imagenet", resize=32, crop_size=32, epochs=1)
-    rows = compare(digits, ["nngk", "softmax"], settings, out=tmp_path, seeds=2)
-    assert len(written) == len(set(written)) == 3  # of the three tables, for all four runs
+    rows = compare(digits, ["nngk", "softmax"], settings, out=tmp_path, seeds=1)
+    assert len(written) == len(set(written)) == 3  # of the three tables, for both runs
     assert all("recall@1" in row for row in rows)
 
 
