@@ -50,7 +50,7 @@ def settings_options(**shown: Any) -> Callable[[Callable[..., Any]], Callable[..
             "--preset",
             metavar="NAME",
             type=click.Choice(list(PRESETS)),
-            help=f"Begin with a named set of settings: {presets}.",
+            help=f"Begin with a named set of settings: {presets}..",
         )
         return preset(config(command))
 
@@ -66,11 +66,14 @@ class Chosen:
         given = {name: value for name, value in options.items() if value is not None}
         self.values = otherwise | (read_config(config) if config else {}) | given
 
-    def settings(self, classes: int = 2) -> Settings:
+    @property
+    def named(self) -> list[str]:
+        """The settings that a run to be resumed must share: those that were given, or all of a preset."""
+        return list(self.values) if self.preset is None else [field.name for field in dataclasses.fields(Settings)]
+
+    def settings(self, classes: int = 2, gpu: bool = False) -> Settings:
         """Return the settings for data of so many classes; before the data are read, any number shows mistakes."""
-        if self.preset is None:
-            return Settings.from_dict(self.values, self.source)
-        return preset_settings(self.preset, self.values, classes=classes, source=self.source)
+        return preset_settings(self.preset, self.values, classes=classes, gpu=gpu, source=self.source)
 
 
 def _option(field: dataclasses.Field[Any], default: str | None) -> Callable[..., Any]:

@@ -68,6 +68,7 @@ def train_command(
 
     from nngk.data import read_images
     from nngk.data.table import require_classes
+    from nngk.device import pick_device
     from nngk.training.loop import train
 
     table = read_images(
@@ -75,15 +76,16 @@ def train_command(
     )
     if skip_small_classes:
         table = require_classes(table.without_small_classes(2), f"{data} without its small classes")
+    gpu = pick_device(settings.device).type == "cuda"
     model = train(
         table,
-        chosen.settings(len(table.class_names)),
+        chosen.settings(len(table.class_names), gpu),
         out=out,
         resume=resume,
         tensorboard=tensorboard,
         profile=profile,
         force=force,
-        named=chosen.values,
+        named=chosen.named,
     )
     if as_json:
         click.echo(json.dumps({"model": str(out), **model.info}))

@@ -22,7 +22,8 @@ from nngk.networks import EmbeddingNetwork, InputSpec, create_network
 from nngk.search import Choice, Engine, choose, create_engine
 from nngk.training.feed import Feed, Projection, feature_feed, image_feed, resident_feed
 from nngk.training.graphs import Graphed, Replayed
-from nngk.training.optimiser import create_optimiser
+from nngk.training.optimiser import create_optimiser, rate_of
+from nngk.training.presets import usual_rate
 from nngk.training.run import Run, pretrained
 from nngk.training.settings import Settings
 from nngk.training.validation import classifier_sigma
@@ -36,7 +37,8 @@ def build_run(split: Split, settings: Settings, folder: Path) -> Run:
     # Rows of images in the layout that convolutions read fastest.
     network = network_of(settings).to(device).to(memory_format=torch.channels_last)
     # What the machine decided is settled with it: a run that goes on elsewhere trains the same parameters.
-    s = replace(settings, freeze=is_frozen(settings, network, device))
+    frozen = is_frozen(settings, network, device)
+    s = replace(settings, freeze=frozen, lr=settings.lr or usual_rate(settings.task, frozen))
     feed = _prepared(image_feed(split, network.input, s, folder, device, amp), network, s, folder)
     trainee: nn.Module = Projection(network) if s.freeze else network
     stepping = _stepping(trainee, s, device)
@@ -56,7 +58,7 @@ def build_run(split: Split, settings: Settings, folder: Path) -> Run:
     else:
         objective = _other_objective(s, bank, search, len(split.train.class_names))
     objective = objective.to(device)
-    own = objective.parameter_groups(s.lr)
+    own = objective.parameter_groups(rate_of(s))
     optimiser = create_optimiser(network.backbone_parameters(), network.embedding_parameters(), own, s)
     return Run(
         split=split,

@@ -3,7 +3,7 @@
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from nngk.bank.refresh import interval_in_steps
 from nngk.data import ImageTable, Split, batches, read_images, require_pairs, require_training_images, split
+from nngk.device import pick_device
 from nngk.errors import InputError
 from nngk.losses import require_loss
 from nngk.model.model import Model
@@ -25,10 +26,11 @@ from nngk.training.feed import Transform
 from nngk.training.finish import finish
 from nngk.training.log import RunLog
 from nngk.training.optimiser import rate
+from nngk.training.presets import preset_settings
 from nngk.training.profile import StepProfile, finish_profile, start_profile
 from nngk.training.recent_losses import RecentLosses
 from nngk.training.run import Run
-from nngk.training.settings import BEFORE, OF_THE_MACHINE, Settings
+from nngk.training.settings import BEFORE, OF_THE_MACHINE, Settings, left_open
 from nngk.training.step import mixed, take_step
 from nngk.training.validation import validate
 
@@ -41,22 +43,26 @@ class Interrupted(InputError):
 
 def train(
     data: Any,
-    settings: Settings | None = None,
+    settings: Settings | Mapping[str, Any] | None = None,
     *,
     out: str | Path,
     resume: bool = False,
     tensorboard: bool = False,
     profile: bool = False,
     force: bool = False,
-    named: Collection[str] = (),
+    named: Collection[str] | None = None,
 ) -> Model:
     """Train on a folder, CSV file, data frame or :class:`ImageTable`; return the model, which is saved in ``out`` too.
 
+    Settings that are given by name, such as ``{"epochs": 5}``, are completed by the recipe for the task, the network
+    and the machine; so are none at all. :class:`Settings` are taken as they are.
+
     ``resume`` continues a run that was stopped in ``out``, as if it had not been. ``profile`` times some steps and
     writes where their time went into ``out/run/profile``. ``force`` lets the new model replace one that is there.
-    ``named`` are the settings that somebody gave: a resumed run must share them even at their default.
+    ``named`` are the settings that a resumed run must share; without it, those that differ from their default.
     """
-    settings = settings or Settings()
+    if not isinstance(settings, Settings):
+        data, settings, named = _completed(data, settings or {}, named)
     out = Path(out)
     folder = out / "run"
     if resume:
@@ -101,6 +107,14 @@ def _train(tables: Split, settings: Settings, out: Path, resume: bool, tensorboa
         for leftover in folder.glob(pattern):
             leftover.unlink(missing_ok=True)
     return model
+
+
+def _completed(data: Any, given: Mapping[str, Any], named: Collection[str] | None) -> tuple[Any, Settings, Any]:
+    """Return the data as a table, what was given completed by the recipe for them, and the names that were given."""
+    asked = Settings.from_dict(dict(given))
+    table = data if isinstance(data, ImageTable) else read_images(data, task=asked.task, seed=asked.seed)
+    gpu = pick_device(asked.device).type == "cuda"
+    return table, preset_settings(None, given, classes=len(table.class_names), gpu=gpu), list(given) + list(named or ())
 
 
 def _require_free(out: Path, force: bool) -> None:
@@ -244,10 +258,11 @@ def _introduce(run: Run, resume: bool) -> None:
         say(f"Resuming in epoch {run.at.epoch + 1} of {s.epochs}.")
 
 
-def _same_settings(folder: Path, asked: Settings, named: Collection[str]) -> Settings:
+def _same_settings(folder: Path, asked: Settings, named: Collection[str] | None) -> Settings:
     """Return the settings of the run that is resumed; raise InputError if others are asked for.
 
-    Only what fits a run to its machine may change: the course of the learning rate depends on the rest.
+    Only what fits a run to its machine may change: the course of the learning rate depends on the rest. What was left
+    open ('auto') agrees with what it was settled to.
     """
     if not (folder / "checkpoint.json").exists():
         raise InputError(
@@ -255,16 +270,16 @@ def _same_settings(folder: Path, asked: Settings, named: Collection[str]) -> Set
             "Start one without --resume."
         )
     before = Settings.from_dict(BEFORE | read_settings(folder))
-    free, old, new = OF_THE_MACHINE, before.to_dict(), asked.to_dict()
-    default = Settings().to_dict()
-    changed = [n for n in new if n not in free and new[n] != old[n] and (n in named or new[n] != default[n])]
+    old, new, default = before.to_dict(), asked.to_dict(), Settings().to_dict()
+    fixed = [n for n in new if n not in OF_THE_MACHINE and n not in left_open(asked)]
+    changed = [n for n in fixed if new[n] != old[n] and (new[n] != default[n] if named is None else n in named)]
     if changed:
         told = ", ".join(f"{name} ({old[name]!r}, now {new[name]!r})" for name in changed)
         raise InputError(
             f"The run in {folder.parent} was started with another {told}. "
             "Resume it with its own settings, or start a new run in another folder."
         )
-    return replace(before, **{name: new[name] for name in free})
+    return replace(before, **{name: new[name] for name in OF_THE_MACHINE})
 
 
 @contextmanager
