@@ -27,8 +27,9 @@ def test_presets_are_those_of_the_experiments():
         assert preset_settings(name, asked) == chosen
     flowers = classify_settings("best", "resnet50", classes=102)
     assert flowers.dim == 101
+    # Of the rates to choose from, the middle one.
     chosen = preset_settings("best", {"network": "resnet50"}, classes=102)
-    assert chosen == replace(flowers, network="resnet50", lr=1e-4, embedding_start="auto")  # the middle one of the rates to choose from
+    assert chosen == replace(flowers, network="resnet50", lr=1e-4, embedding_start="auto")
     paper = classify_settings("paper", "vgg16")
     assert preset_settings("paper", {"network": "vgg16"}, classes=102) == replace(paper, network="vgg16")
 

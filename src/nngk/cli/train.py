@@ -1,6 +1,7 @@
 """``nngk train``."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,20 @@ def train_command(
         click.echo(json.dumps({"model": str(out), **model.info}))
         return
     click.echo(f"{model} is in {out}.")
-    for name, value in model.info.get("test", {}).items():
-        click.echo(f"  test {name.replace('_', ' '):<18} {value:7.2%}")
+    for line in _summary(model.info):
+        click.echo(line)
     click.echo(f"Try: nngk classify {out} IMAGE")
+
+
+def _summary(info: dict[str, Any]) -> Iterator[str]:
+    """Give what was measured on photos held out, and how many photos the saved model holds."""
+    parts, last = info["measured"], info.get("last_training")
+    if info.get("test"):
+        before = ", before the last training" if last else ""
+        yield f"Measured{before} on {parts['test']} photos held out, with {parts['training']} trained on:"
+    for name, value in info.get("test", {}).items():
+        yield f"  test {name.replace('_', ' '):<18} {value:7.2%}"
+    if last:
+        yield f"The saved model holds all {last['images']} photos, and was trained on them after measuring."
+    else:
+        yield f"The saved model holds the {parts['training']} training photos."

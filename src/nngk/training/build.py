@@ -29,8 +29,11 @@ from nngk.training.settings import Settings
 from nngk.training.validation import classifier_sigma
 
 
-def build_run(split: Split, settings: Settings, folder: Path) -> Run:
-    """Return a run of these settings on the tables of a split, before its first step; its folder exists."""
+def build_run(split: Split, settings: Settings, folder: Path, feed: Feed | None = None) -> Run:
+    """Return a run of these settings on the tables of a split, before its first step; its folder exists.
+
+    ``feed`` is what is read of the tables, where another run has prepared it.
+    """
     device = pick_device(settings.device)
     amp = device.type == "cuda" if settings.amp is None else settings.amp
     torch.manual_seed(settings.seed)
@@ -39,7 +42,9 @@ def build_run(split: Split, settings: Settings, folder: Path) -> Run:
     # What the machine decided is settled with it: a run that goes on elsewhere trains the same parameters.
     frozen = is_frozen(settings, network, device)
     s = replace(settings, freeze=frozen, lr=settings.lr or usual_rate(settings.task, frozen))
-    feed = _prepared(image_feed(split, network.input, s, folder, device, amp), network, s, folder)
+    _settle_trained(network, s)
+    if feed is None:
+        feed = _prepared(image_feed(split, network.input, s, folder, device, amp), network, s, folder)
     trainee: nn.Module = Projection(network) if s.freeze else network
     stepping = _stepping(trainee, s, device)
     bank = new_bank(s, feed.train.labels, network.dim, device)
@@ -146,16 +151,21 @@ def new_engine(search: Choice, settings: Settings, bank: CentreBank) -> Engine:
     return create_engine(search.name, dim=dim, n=n, k=bank.considered, device=device, seed=settings.seed)
 
 
-def _prepared(feed: Feed, network: EmbeddingNetwork, settings: Settings, folder: Path) -> Feed:
-    """Return the feed as steps read it, and freeze what is not trained of the network that was built for it."""
+def _settle_trained(network: EmbeddingNetwork, settings: Settings) -> None:
+    """Freeze what is not trained of a network."""
+    keep = settings.freeze_batchnorm
     if settings.freeze:
         network.backbone.requires_grad_(False)
         network.head.pool.requires_grad_(False)
+    elif pretrained(network) if keep is None else keep:
+        network.freeze_batchnorm()
+
+
+def _prepared(feed: Feed, network: EmbeddingNetwork, settings: Settings, folder: Path) -> Feed:
+    """Return the feed as steps read it: features of a frozen network, or images in the memory of the GPU."""
+    if settings.freeze:
         shared = settings.cache if settings.cache not in (None, "off") else folder
         return feature_feed(feed, network, Path(shared))
-    keep = settings.freeze_batchnorm
-    if pretrained(network) if keep is None else keep:
-        network.freeze_batchnorm()
     return resident_feed(feed, network.input.resize, settings)
 
 

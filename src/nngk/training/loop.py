@@ -1,5 +1,6 @@
 """The training loop, from a table of images to a model."""
 
+import shutil
 import signal
 import threading
 import time
@@ -22,6 +23,7 @@ from nngk.progress import say, task
 from nngk.search import require_engine
 from nngk.training.build import build_run
 from nngk.training.checkpoint import only_training, read_settings, write_settings
+from nngk.training.everything import FOLDER, LOG, holds_back, run_on_everything
 from nngk.training.feed import Transform
 from nngk.training.finish import finish
 from nngk.training.log import RunLog
@@ -77,36 +79,69 @@ def train(
 def _train(tables: Split, settings: Settings, out: Path, resume: bool, tensorboard: bool, profile: bool) -> Model:
     """Train in a folder in which no other training is at work."""
     folder = out / "run"
+    if not resume:
+        shutil.rmtree(folder / FOLDER, ignore_errors=True)  # of a run that was given up
     run = build_run(tables, settings, folder)
     write_settings(folder, run.settings.to_dict())
     if resume:
         run.resume()
     else:
         run.begin()
-    log = RunLog(folder, run.at.epoch, tensorboard)
     _introduce(run, resume)
     profiler = start_profile(run) if profile else None
-    started, saving = time.perf_counter() - run.at.seconds, _Saving()
-
     with _stop_on_ctrl_c() as stopping:
-        while run.at.epoch < settings.epochs and not _patience_lost(run):
-            loss, images_per_second = train_epoch(run, stopping, started, profiler)
-            scores, better = _compare(run)
-            run.at = replace(run.at, epoch=run.at.epoch + 1, batch=0, loss_sum=0.0)
-            run.at.seconds = time.perf_counter() - started
-            _record(run, log, loss, images_per_second, scores, better)
-            saving.save(run)
-
-    run.refresher.finish(run.at.step)
-    if profiler is not None:
-        finish_profile(profiler, run)
-    run.go_back()
-    model = finish(run, time.perf_counter() - started)
+        seconds = _train_epochs(run, stopping, tensorboard, profiler)
+        if profiler is not None:
+            finish_profile(profiler, run)
+        if holds_back(run):
+            run.save()  # with its last epoch: what follows may be stopped too
+        model = finish(run, seconds)
+        if holds_back(run):
+            model = _train_on_everything(run, model, seconds, stopping)
     model.save(out)
+    shutil.rmtree(folder / FOLDER, ignore_errors=True)
     for pattern in ("checkpoint*", ".*checkpoint*", "features-*.safetensors"):
         for leftover in folder.glob(pattern):
             leftover.unlink(missing_ok=True)
     return model
+
+
+def _train_epochs(
+    run: Run, stopping: Callable[[], bool], tensorboard: bool = False, profiler: StepProfile | None = None
+) -> float:
+    """Train a run that has begun to its end and return to its best epoch; return the seconds that it took."""
+    log, saving = RunLog(run.folder, run.at.epoch, tensorboard), _Saving()
+    started = time.perf_counter() - run.at.seconds
+    while run.at.epoch < run.epochs and not _patience_lost(run):
+        loss, images_per_second = train_epoch(run, stopping, started, profiler)
+        scores, better = _compare(run)
+        run.at = replace(run.at, epoch=run.at.epoch + 1, batch=0, loss_sum=0.0)
+        run.at.seconds = time.perf_counter() - started
+        _record(run, log, loss, images_per_second, scores, better)
+        saving.save(run)
+    run.refresher.finish(run.at.step)
+    run.go_back()
+    return time.perf_counter() - started
+
+
+def _train_on_everything(measured: Run, model: Model, seconds: float, stopping: Callable[[], bool]) -> Model:
+    """Train once more, on all images, and return a model that holds them all, with the scores of the one before."""
+    with only_training(measured.folder / FOLDER):
+        run = run_on_everything(measured)
+        say(f"{_held_out(model)} Now training on all {len(run.feed.train)} images, for {run.epochs} epochs.")
+        if (run.folder / "checkpoint.json").exists():
+            run.resume()
+        else:
+            run.begin()
+        seconds += _train_epochs(run, stopping)
+        (run.folder / "log.csv").replace(measured.folder / LOG)
+        return finish(run, seconds, model)
+
+
+def _held_out(model: Model) -> str:
+    """Return what the images that were held out from a model say of it."""
+    name, value = next(iter(model.info.get("test", {}).items()), ("", 0.0))
+    return f"On the held-out test images: {name.replace('_', ' ')} {value:.4f}." if name else "Nothing to measure on."
 
 
 def _completed(data: Any, given: Mapping[str, Any], named: Collection[str] | None) -> tuple[Any, Settings, Any]:
@@ -186,7 +221,7 @@ def train_epoch(
         device=run.device,
         threads=settings.threads,
     )
-    with closing(coming), task(f"epoch {at.epoch + 1}/{settings.epochs}", total) as advance:
+    with closing(coming), task(f"epoch {at.epoch + 1}/{run.epochs}", total) as advance:
         advance(sum(len(b) for b in upcoming[: at.batch]))
         for images, labels, indices in coming if profiler is None else profiler.loading(coming):
             try:

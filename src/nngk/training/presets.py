@@ -30,6 +30,7 @@ PAPER = Settings(
     normalise=False,
     embedding_start="projection",  # a random layer that keeps distances: only then does one σ suit every size
     freeze=False,
+    hold_out=True,
     squash=True,  # 256 × 256, in the text
     crop="random",
     n_neighbours=100,
@@ -81,7 +82,9 @@ OWN: dict[str, dict[str, Any]] = {
 FROZEN: dict[str, Any] = {"freeze": True, "layers": None, "lr": 1e-3, "weight_lr_factor": 10.0}
 
 # The path and not the figures: seconds on any machine.
-QUICK = Settings(network="small", weights="random", dim=16, n_neighbours=20, epochs=2, batch_size=8, lr=1e-3)
+QUICK = Settings(
+    network="small", weights="random", dim=16, n_neighbours=20, epochs=2, batch_size=8, lr=1e-3, hold_out=True
+)
 
 # With few classes a discriminant of one dimension less would leave no room for the classes that are added later.
 FEWEST_DIMENSIONS = 64

@@ -66,6 +66,7 @@ class Run:
     objective: Objective
     optimiser: torch.optim.Optimizer
     steps_per_epoch: int
+    last_epoch: int = 0  # where to stop on the way; 0: after all epochs of the settings
     notes: list[str] = field(default_factory=list)  # what was decided while it was built, for a person
     at: RunState = field(default_factory=RunState)
     best: dict[str, Tensor] = field(default_factory=dict)  # weights of the best epoch, where validation tells which
@@ -80,7 +81,13 @@ class Run:
         return bool(self.settings.freeze)
 
     @property
+    def epochs(self) -> int:
+        """The number of epochs to train for."""
+        return self.last_epoch or self.settings.epochs
+
+    @property
     def total_steps(self) -> int:
+        """The number of steps that the course of the learning rate is made for."""
         return self.settings.epochs * self.steps_per_epoch
 
     def begin(self) -> None:

@@ -25,8 +25,9 @@ GROUPS = (JOB, NETWORK, IMAGES, KERNELS, BANK, OPTIMISATION, MACHINE)
 
 # Settings of the version before and the defaults that they had; they were found to make no difference.
 RETIRED: dict[str, Any] = {"margin": 0.0, "write_back": False}
-# What runs did before a setting existed, where that is not its default now: they squashed images.
-BEFORE: dict[str, Any] = {"squash": True}
+# What runs did before a setting existed, where that is not its default now: they squashed images, and kept those that
+# were held out from the model.
+BEFORE: dict[str, Any] = {"squash": True, "hold_out": True}
 # Values of the version before, and what to use instead.
 RETIRED_VALUES = {
     ("compile", "default"): "use 'auto' or 'graphs', which are faster, or 'off'",
@@ -229,6 +230,13 @@ class Settings:
         "Hold out this share for the final measurement. Data that bring a split of their own keep it.",
         least=0,
         below=1,
+        everyday=True,
+    )
+    hold_out: bool = setting(
+        False,
+        IMAGES,
+        "Keep the images that were held out for choosing and measuring out of the saved model. "
+        "By default the model is trained once more when they have measured, on all images.",
         everyday=True,
     )
     cache: str | None = setting(

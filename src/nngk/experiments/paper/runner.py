@@ -100,8 +100,8 @@ class Plan:
         self.table = sources.table(trial.dataset, trial.settings.task)
         network, weights = sources.network(trial.network, trial.start)
         s = self.trial.settings
-        # Squashed, as all published figures were measured.
-        self.settings = replace(s, network=network, weights=weights, squash=True)
+        # Squashed, as all published figures were measured; what was held out measures and does nothing else.
+        self.settings = replace(s, network=network, weights=weights, squash=True, hold_out=True)
         if s.wide == s.dim:  # nothing is cut: it is the same run as one without 'wide'
             self.settings = replace(self.settings, wide=None, whiten=0.0)
         self.key = trial_key(self.trial, self.settings)
