@@ -1,7 +1,7 @@
 """The options of ``nngk train`` and ``nngk compare`` that are settings, made from the settings' own metadata."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -30,15 +30,16 @@ class NumberOrWord(click.ParamType):
             return value
 
 
-def settings_options(**shown: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def settings_options(without: Collection[str] = (), **shown: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator that adds ``--preset``, ``--config`` and one option for each field of :class:`Settings`.
 
-    An option that is not given is None. ``shown`` are defaults of the command that differ from those of the settings.
+    An option that is not given is None. ``without`` are settings that the command decides itself, and ``shown``
+    defaults of it that differ from those of the settings.
     """
     presets = ", ".join(f"{name} ({what})" for name, what in PRESETS.items())
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        for field in reversed(dataclasses.fields(Settings)):
+        for field in reversed([field for field in dataclasses.fields(Settings) if field.name not in without]):
             command = _option(field, shown.get(field.name))(command)
         config = click.option(
             "--config",
