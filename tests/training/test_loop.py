@@ -231,8 +231,9 @@ def test_a_class_without_training_images_is_refused(data, tmp_path):
 
 
 def test_settings_by_name_are_completed_by_the_recipe(data, tmp_path):
-    model = train(data, {**TINY, "epochs": 1, "lr": "auto"}, out=tmp_path / "m")
-    chosen = model.info["settings"]
-    assert chosen["epochs"] == 1 and chosen["lr"] == usual_rate("classify", frozen=False)
-    recipe = preset_settings(None, TINY, classes=len(data.class_names))
-    assert chosen | {"epochs": TINY["epochs"], "lr": TINY["lr"]} == recipe.to_dict()
+    given = {**TINY, "epochs": 1, "lr": "auto", "tune": False}
+    model = train(data, given, out=tmp_path / "m")
+    recipe = preset_settings(None, given, classes=len(data.class_names))
+    assert recipe.lr is None and recipe.n_neighbours == TINY["n_neighbours"]
+    settled = {"lr": usual_rate(recipe, frozen=False), "freeze": False}
+    assert model.info["settings"] == recipe.to_dict() | settled

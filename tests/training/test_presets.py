@@ -14,6 +14,7 @@ from nngk.training.presets import (
     metric_settings,
     preset_settings,
     require_preset,
+    usual_rate,
 )
 from nngk.training.settings import Settings
 
@@ -23,13 +24,13 @@ def test_presets_are_those_of_the_experiments():
     for name in MEASURED:
         of_experiments = metric_settings(name, 64, "googlenet-bvlc")
         start = "projection" if name == "paper" else "auto"  # the discriminant, where the network is pretrained
-        chosen = replace(of_experiments, network="googlenet-bvlc", embedding_start=start)
+        lr = of_experiments.lr if name == "paper" else None  # the data choose it
+        chosen = replace(of_experiments, network="googlenet-bvlc", embedding_start=start, lr=lr)
         assert preset_settings(name, asked) == chosen
     flowers = classify_settings("best", "resnet50", classes=102)
     assert flowers.dim == 101
-    # Of the rates to choose from, the middle one.
     chosen = preset_settings("best", {"network": "resnet50"}, classes=102)
-    assert chosen == replace(flowers, network="resnet50", lr=1e-4, embedding_start="auto")
+    assert chosen == replace(flowers, network="resnet50", lr=None, embedding_start="auto")
     paper = classify_settings("paper", "vgg16")
     assert preset_settings("paper", {"network": "vgg16"}, classes=102) == replace(paper, network="vgg16")
 
@@ -91,5 +92,13 @@ def test_the_best_recipe_keeps_the_aspect_and_one_rate_for_all_layers():
 
 def test_settings_are_the_recipe_for_known_classes():
     chosen = preset_settings("best", {"network": "small"}, classes=600)
-    own = Settings(network="small", dim=599, freeze=False, layers=1, lr=chosen.lr)
+    own = Settings(network="small", dim=599, freeze=False, layers=1)
     assert chosen == own
+
+
+def test_the_rate_that_is_used_where_the_data_cannot_choose():
+    assert usual_rate(Settings(), frozen=False) == 1e-4  # the middle one of those that experiments choose from
+    assert usual_rate(Settings(task="metric", network="resnet50"), frozen=False) == 2e-5
+    assert usual_rate(Settings(task="metric", network="googlenet", dim=64), frozen=False) == 4e-5
+    for task in ("classify", "metric"):
+        assert usual_rate(Settings(task=task), frozen=True) == 1e-3

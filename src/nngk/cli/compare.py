@@ -38,7 +38,7 @@ from nngk.errors import InputError
 @seldom("--allow-missing", is_flag=True, help=ALLOW_MISSING)
 @quiet_option
 @json_option
-@settings_options(without=["hold_out"], task="metric")
+@settings_options(without=["hold_out", "tune"], task="metric")
 def compare_command(
     data: str,
     losses: str,

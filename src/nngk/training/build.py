@@ -41,7 +41,7 @@ def build_run(split: Split, settings: Settings, folder: Path, feed: Feed | None 
     network = network_of(settings).to(device).to(memory_format=torch.channels_last)
     # What the machine decided is settled with it: a run that goes on elsewhere trains the same parameters.
     frozen = is_frozen(settings, network, device)
-    s = replace(settings, freeze=frozen, lr=settings.lr or usual_rate(settings.task, frozen))
+    s = replace(settings, freeze=frozen, lr=settings.lr or usual_rate(settings, frozen))
     _settle_trained(network, s)
     if feed is None:
         feed = _prepared(image_feed(split, network.input, s, folder, device, amp), network, s, folder)

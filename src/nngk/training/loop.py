@@ -13,27 +13,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nngk.bank.refresh import interval_in_steps
-from nngk.data import ImageTable, Split, batches, read_images, require_pairs, require_training_images, split
-from nngk.device import pick_device
+from nngk.data import Split, batches
 from nngk.errors import InputError
-from nngk.losses import require_loss
 from nngk.model.model import Model
 from nngk.progress import say, task
-from nngk.search import require_engine
 from nngk.training.build import build_run
-from nngk.training.checkpoint import only_training, read_settings, write_settings
+from nngk.training.checkpoint import only_training, write_settings
 from nngk.training.everything import FOLDER, LOG, holds_back, run_on_everything
 from nngk.training.feed import Transform
 from nngk.training.finish import finish
 from nngk.training.log import RunLog
 from nngk.training.optimiser import rate
-from nngk.training.presets import preset_settings
+from nngk.training.outset import completed, is_tuning, require_free, same_settings, training_tables
 from nngk.training.profile import StepProfile, finish_profile, start_profile
 from nngk.training.recent_losses import RecentLosses
 from nngk.training.run import Run
-from nngk.training.settings import BEFORE, OF_THE_MACHINE, Settings, left_open
+from nngk.training.settings import Settings
 from nngk.training.step import mixed, take_step
+from nngk.training.tune import RECORD, tuned_rate, use_rate, wants_tuning
 from nngk.training.validation import validate
 
 QUICK_SAVE = 0.2  # seconds that do not disturb
@@ -64,14 +61,14 @@ def train(
     ``named`` are the settings that a resumed run must share; without it, those that differ from their default.
     """
     if not isinstance(settings, Settings):
-        data, settings, named = _completed(data, settings or {}, named)
+        data, settings, named = completed(data, settings or {}, named)
     out = Path(out)
     folder = out / "run"
     if resume:
-        settings = _same_settings(folder, settings, named)
+        settings = same_settings(folder, settings, named)
     else:
-        _require_free(out, force)
-    tables = _tables(data, settings)
+        require_free(out, force)
+    tables = training_tables(data, settings)
     with only_training(folder):
         return _train(tables, settings, out, resume, tensorboard, profile)
 
@@ -79,17 +76,18 @@ def train(
 def _train(tables: Split, settings: Settings, out: Path, resume: bool, tensorboard: bool, profile: bool) -> Model:
     """Train in a folder in which no other training is at work."""
     folder = out / "run"
+    run = build_run(tables, settings, folder)
     if not resume:
         shutil.rmtree(folder / FOLDER, ignore_errors=True)  # of a run that was given up
-    run = build_run(tables, settings, folder)
-    write_settings(folder, run.settings.to_dict())
-    if resume:
+        (folder / RECORD).unlink(missing_ok=True)
+    if resume and not is_tuning(folder):
         run.resume()
     else:
         run.begin()
     _introduce(run, resume)
-    profiler = start_profile(run) if profile else None
     with _stop_on_ctrl_c() as stopping:
+        _settle_rate(run, settings, stopping)
+        profiler = start_profile(run) if profile else None
         seconds = _train_epochs(run, stopping, tensorboard, profiler)
         if profiler is not None:
             finish_profile(profiler, run)
@@ -104,6 +102,14 @@ def _train(tables: Split, settings: Settings, out: Path, resume: bool, tensorboa
         for leftover in folder.glob(pattern):
             leftover.unlink(missing_ok=True)
     return model
+
+
+def _settle_rate(run: Run, settings: Settings, stopping: Callable[[], bool]) -> None:
+    """Choose the learning rate where it was left open, and write the settings of the run."""
+    if wants_tuning(run, settings):
+        write_settings(run.folder, run.settings.to_dict() | {"lr": None})
+        use_rate(run, tuned_rate(run, train_epoch, stopping))
+    write_settings(run.folder, run.settings.to_dict())
 
 
 def _train_epochs(
@@ -142,35 +148,6 @@ def _held_out(model: Model) -> str:
     """Return what the images that were held out from a model say of it."""
     name, value = next(iter(model.info.get("test", {}).items()), ("", 0.0))
     return f"On the held-out test images: {name.replace('_', ' ')} {value:.4f}." if name else "Nothing to measure on."
-
-
-def _completed(data: Any, given: Mapping[str, Any], named: Collection[str] | None) -> tuple[Any, Settings, Any]:
-    """Return the data as a table, what was given completed by the recipe for them, and the names that were given."""
-    asked = Settings.from_dict(dict(given))
-    table = data if isinstance(data, ImageTable) else read_images(data, task=asked.task, seed=asked.seed)
-    gpu = pick_device(asked.device).type == "cuda"
-    return table, preset_settings(None, given, classes=len(table.class_names), gpu=gpu), list(given) + list(named or ())
-
-
-def _require_free(out: Path, force: bool) -> None:
-    """Raise InputError if a new run would replace a run that was stopped, or a model without ``force``."""
-    if (out / "run" / "checkpoint.json").exists():
-        raise InputError(f"{out} holds an unfinished run. Continue it with --resume, or choose another folder.")
-    if (out / "model.json").exists() and not force:
-        raise InputError(f"{out} holds a model. Choose another folder with --out, or replace it with --force.")
-
-
-def _tables(data: Any, settings: Settings) -> Split:
-    """Return the tables to train with; raise InputError for what would otherwise show after minutes of decoding."""
-    require_loss(settings.loss)
-    require_engine(settings.search)
-    interval_in_steps(settings.update_interval, 1)
-    table = data if isinstance(data, ImageTable) else read_images(data, task=settings.task, seed=settings.seed)
-    tables = split(table, settings.task, settings.val_fraction, settings.test_fraction, settings.seed)
-    require_pairs(tables.train, "training")
-    if settings.task == "classify":
-        require_training_images(tables.train)
-    return tables
 
 
 def _compare(run: Run) -> tuple[dict[str, float], bool]:
@@ -291,30 +268,6 @@ def _introduce(run: Run, resume: bool) -> None:
         say(note)
     if resume:
         say(f"Resuming in epoch {run.at.epoch + 1} of {s.epochs}.")
-
-
-def _same_settings(folder: Path, asked: Settings, named: Collection[str] | None) -> Settings:
-    """Return the settings of the run that is resumed; raise InputError if others are asked for.
-
-    Only what fits a run to its machine may change: the course of the learning rate depends on the rest. What was left
-    open ('auto') agrees with what it was settled to.
-    """
-    if not (folder / "checkpoint.json").exists():
-        raise InputError(
-            f"{folder.parent} holds no run to resume: none was stopped there after its first step. "
-            "Start one without --resume."
-        )
-    before = Settings.from_dict(BEFORE | read_settings(folder))
-    old, new, default = before.to_dict(), asked.to_dict(), Settings().to_dict()
-    fixed = [n for n in new if n not in OF_THE_MACHINE and n not in left_open(asked)]
-    changed = [n for n in fixed if new[n] != old[n] and (new[n] != default[n] if named is None else n in named)]
-    if changed:
-        told = ", ".join(f"{name} ({old[name]!r}, now {new[name]!r})" for name in changed)
-        raise InputError(
-            f"The run in {folder.parent} was started with another {told}. "
-            "Resume it with its own settings, or start a new run in another folder."
-        )
-    return replace(before, **{name: new[name] for name in OF_THE_MACHINE})
 
 
 @contextmanager

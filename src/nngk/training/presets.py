@@ -115,8 +115,8 @@ def preset_settings(
         rates = classify_rates(name, asked.loss)
         if rates:  # an experiment chooses among them
             base = replace(base, lr=rates[len(rates) // 2])
-    if base.embedding_start == "discriminant":
-        base = replace(base, embedding_start="auto")  # a network without training has nothing to discriminate
+    if name in ("best", "frozen"):  # the data choose the rate; an untrained network has nothing to discriminate
+        base = replace(base, lr=None, embedding_start="auto")
     return Settings.from_dict(base.to_dict() | dict(given), source)
 
 
@@ -132,15 +132,17 @@ def suitable(asked: Settings, gpu: bool) -> str:
     return "frozen" if pretrained and not gpu and asked.loss == "nngk" else "best"
 
 
-def usual_rate(task: str, frozen: bool) -> float:
-    """Return the learning rate of our recipe, for settings that leave it open.
+def usual_rate(settings: Settings, frozen: bool) -> float:
+    """Return the learning rate of our recipe, for settings that leave it open and data that cannot choose it.
 
-    >>> usual_rate("metric", frozen=False), usual_rate("classify", frozen=True)
+    >>> usual_rate(Settings(task="metric"), frozen=False), usual_rate(Settings(), frozen=True)
     (2e-05, 0.001)
     """
-    if frozen:
-        return float(FROZEN["lr"])
-    return BEST.lr or 0.0 if task == "metric" else 1e-4
+    preset = "frozen" if frozen else "best"
+    if settings.task == "metric":
+        return metric_settings(preset, settings.dim, settings.network).lr or 0.0
+    rates = classify_rates(preset, settings.loss)
+    return rates[len(rates) // 2]
 
 
 def sigma_by_size(dim: int) -> float:

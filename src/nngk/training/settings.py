@@ -357,10 +357,17 @@ class Settings:
         None,
         OPTIMISATION,
         "Set the learning rate of the network. "
-        "With 'auto' it is the recipe's for the task and for a trained or a frozen network.",
+        "With 'auto' it is chosen on the validation images, or the recipe's for the task and the network.",
         above=0,
         most=LARGEST,
         empty="auto",
+        everyday=True,
+    )
+    tune: bool = setting(
+        True,
+        OPTIMISATION,
+        "Choose the learning rate by short runs on the validation images, if none is given. "
+        "This is left out where it would take more than a few minutes. Test images are never looked at.",
         everyday=True,
     )
     embedding_lr_factor: float = setting(

@@ -102,7 +102,7 @@ def _prepare(data: Any, losses: list[str], settings: Settings, seeds: list[int],
     for loss in losses:
         _check_loss(loss, train_part, settings)
     frozen = _frozen(settings)
-    lr = settings.lr or usual_rate(settings.task, frozen)
+    lr = settings.lr or usual_rate(settings, frozen)
     settings = replace(settings, cache=settings.cache or str(out / "images"), freeze=frozen, lr=lr, hold_out=True)
     _same_comparison(out, settings, table)
     return _Plan(table, settings, out)
