@@ -45,13 +45,13 @@ def settings_options(without: Collection[str] = (), **shown: Any) -> Callable[[C
             "--config",
             metavar="FILE",
             type=folder_or_file,
-            help="Read settings from a TOML file; they win over a preset, and options win over both.",
+            help="Read settings from a TOML file, which win over a preset; options win over both.",
         )
         preset = click.option(
             "--preset",
             metavar="NAME",
             type=click.Choice(list(PRESETS)),
-            help=f"Begin with a named set of settings: {presets}..",
+            help=f"Begin with a named set of settings: {presets}.",
         )
         return preset(config(command))
 

@@ -30,6 +30,13 @@ from nngk.cli.settings_options import Chosen, settings_options
     show_default=True,
     help="Write the model to this folder.",
 )
+@click.option(
+    "--from",
+    "start",
+    metavar="MODEL",
+    type=folder_or_file,
+    help="Go on from this model, with its network, its classes and its photos.",
+)
 @click.option("--resume", is_flag=True, help="Go on with the run that was stopped in --out.")
 @click.option("--force", is_flag=True, help="Replace the model that is in --out.")
 @data_dir_option
@@ -44,6 +51,7 @@ from nngk.cli.settings_options import Chosen, settings_options
 def train_command(
     data: str,
     out: Path,
+    start: Path | None,
     resume: bool,
     force: bool,
     data_dir: Path | None,
@@ -86,7 +94,9 @@ def train_command(
         tensorboard=tensorboard,
         profile=profile,
         force=force,
-        named=chosen.named,
+        named=chosen.named if start is None or preset is None else list(chosen.values),
+        start=start,
+        allow_missing=allow_missing,
     )
     if as_json:
         click.echo(json.dumps({"model": str(out), **model.info}))

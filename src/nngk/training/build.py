@@ -22,6 +22,7 @@ from nngk.networks import EmbeddingNetwork, InputSpec, create_network
 from nngk.search import Choice, Engine, choose, create_engine
 from nngk.training.feed import Feed, Projection, feature_feed, image_feed, resident_feed
 from nngk.training.graphs import Graphed, Replayed
+from nngk.training.model_weights import is_model, network_of_model
 from nngk.training.optimiser import create_optimiser, rate_of
 from nngk.training.presets import usual_rate
 from nngk.training.run import Run, pretrained
@@ -87,6 +88,8 @@ def build_run(split: Split, settings: Settings, folder: Path, feed: Feed | None 
 def network_of(settings: Settings) -> EmbeddingNetwork:
     """Return the network that the settings describe, with its weights, its input and what its loss asks of it."""
     s = settings
+    if is_model(s.weights):
+        return network_of_model(s.weights)
     asked = loss_class(s.loss).normalise
     network = create_network(
         s.network,

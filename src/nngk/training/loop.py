@@ -19,12 +19,13 @@ from nngk.model.model import Model
 from nngk.progress import say, task
 from nngk.training.build import build_run
 from nngk.training.checkpoint import only_training, write_settings
+from nngk.training.continued import photos_with_those_of_model, settings_of_model
 from nngk.training.everything import FOLDER, LOG, holds_back, run_on_everything
 from nngk.training.feed import Transform
 from nngk.training.finish import finish
 from nngk.training.log import RunLog
 from nngk.training.optimiser import rate
-from nngk.training.outset import completed, is_tuning, require_free, same_settings, training_tables
+from nngk.training.outset import completed, is_tuning, read_table, require_free, same_settings, training_tables
 from nngk.training.profile import StepProfile, finish_profile, start_profile
 from nngk.training.recent_losses import RecentLosses
 from nngk.training.run import Run
@@ -50,6 +51,8 @@ def train(
     profile: bool = False,
     force: bool = False,
     named: Collection[str] | None = None,
+    start: str | Path | None = None,
+    allow_missing: bool = False,
 ) -> Model:
     """Train on a folder, CSV file, data frame or :class:`ImageTable`; return the model, which is saved in ``out`` too.
 
@@ -59,9 +62,16 @@ def train(
     ``resume`` continues a run that was stopped in ``out``, as if it had not been. ``profile`` times some steps and
     writes where their time went into ``out/run/profile``. ``force`` lets the new model replace one that is there.
     ``named`` are the settings that a resumed run must share; without it, those that differ from their default.
+    ``start`` is the folder of a model to go on from, with its network, its classes and its photos; they must all be
+    there unless ``allow_missing``.
     """
     if not isinstance(settings, Settings):
         data, settings, named = completed(data, settings or {}, named)
+    if start is not None:
+        settings = settings_of_model(Path(start), settings, named)
+        data = photos_with_those_of_model(Path(start), read_table(data, settings), settings, allow_missing)
+        if not len(data.where("val")):  # no new photo to choose by, and the network knows the others
+            settings = replace(settings, val_fraction=0.0)
     out = Path(out)
     folder = out / "run"
     if resume:

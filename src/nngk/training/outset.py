@@ -20,9 +20,14 @@ from nngk.training.tune import RECORD
 def completed(data: Any, given: Mapping[str, Any], named: Collection[str] | None) -> tuple[Any, Settings, Any]:
     """Return the data as a table, what was given completed by the recipe for them, and the names that were given."""
     asked = Settings.from_dict(dict(given))
-    table = data if isinstance(data, ImageTable) else read_images(data, task=asked.task, seed=asked.seed)
+    table = read_table(data, asked)
     gpu = pick_device(asked.device).type == "cuda"
     return table, preset_settings(None, given, classes=len(table.class_names), gpu=gpu), list(given) + list(named or ())
+
+
+def read_table(data: Any, settings: Settings) -> ImageTable:
+    """Return data of any kind as a table."""
+    return data if isinstance(data, ImageTable) else read_images(data, task=settings.task, seed=settings.seed)
 
 
 def is_tuning(folder: Path) -> bool:
@@ -44,7 +49,7 @@ def training_tables(data: Any, settings: Settings) -> Split:
     require_loss(settings.loss)
     require_engine(settings.search)
     interval_in_steps(settings.update_interval, 1)
-    table = data if isinstance(data, ImageTable) else read_images(data, task=settings.task, seed=settings.seed)
+    table = read_table(data, settings)
     tables = split(table, settings.task, settings.val_fraction, settings.test_fraction, settings.seed)
     require_pairs(tables.train, "training")
     if settings.task == "classify":

@@ -21,6 +21,7 @@ from nngk.networks.embedding_layer.discriminant import start_embedding
 from nngk.networks.embedding_layer.projection import start_projection
 from nngk.training.checkpoint import load_checkpoint, put_back, save_checkpoint, tensors_of
 from nngk.training.feed import Examples, Features, Feed
+from nngk.training.model_weights import is_model
 from nngk.training.settings import Settings
 
 Stage = Callable[[str], contextlib.AbstractContextManager[Any]]  # around what belongs together in a step
@@ -93,6 +94,8 @@ class Run:
     def begin(self) -> None:
         """Start the embedding layer as the settings say: before the first step, and not in a resumed run."""
         linear, how = self.network.head.linear, self.settings.embedding_start
+        if how == "auto" and is_model(self.settings.weights):
+            return  # a model's layer goes on from where it is
         if how == "auto":  # of what a random network says of its images there is nothing to discriminate
             how = "discriminant" if pretrained(self.network) else "random"
         if how == "projection" and linear is not None:

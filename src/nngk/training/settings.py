@@ -235,7 +235,7 @@ class Settings:
     hold_out: bool = setting(
         False,
         IMAGES,
-        "Keep the images that were held out for choosing and measuring out of the saved model. "
+        "Keep the images that were held out out of the saved model. "
         "By default the model is trained once more when they have measured, on all images.",
         everyday=True,
     )
@@ -366,7 +366,7 @@ class Settings:
     tune: bool = setting(
         True,
         OPTIMISATION,
-        "Choose the learning rate by short runs on the validation images, if none is given. "
+        "Choose the learning rate on the validation images, by short runs. "
         "This is left out where it would take more than a few minutes. Test images are never looked at.",
         everyday=True,
     )
