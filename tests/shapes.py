@@ -22,6 +22,7 @@ TINY = {
     "lr": 1e-3,
     "n_neighbours": 6,
     "device": "cpu",
+    "hold_out": True,
 }
 
 

@@ -41,7 +41,9 @@ class Stepper:
 
     def __init__(self, kind: str, pictures: Noise) -> None:
         m, classes, batch = (200, 10, 8) if QUICK else (100_000, 1000, 128)
-        self.s = Settings(network="small" if QUICK else "resnet50-v1", dim=8 if QUICK else 64, batch_size=batch)
+        self.s = Settings(
+            lr=3e-5, network="small" if QUICK else "resnet50-v1", dim=8 if QUICK else 64, batch_size=batch
+        )
         self.pictures, self.batch = pictures, batch
         device = self.device = torch.device(DEVICE)
         network = create_network(self.s.network, dim=self.s.dim, weights="random", pool="avg", layers=1)

@@ -174,7 +174,17 @@ def test_options_win_over_the_file_and_the_file_over_the_preset(home, tmp_path, 
 def test_the_best_preset_has_room_for_more_classes_than_the_data(home, tmp_path, ask):
     tiny = flags(**{k: v for k, v in TINY.items() if k not in ("dim", "epochs", "lr")})
     code, out, err = ask(
-        "train", home / "shapes", "--out", tmp_path / "m", "--preset", "best", *tiny, "--epochs", 1, "--json"
+        "train",
+        home / "shapes",
+        "--out",
+        tmp_path / "m",
+        "--preset",
+        "best",
+        *tiny,
+        "--epochs",
+        1,
+        "--no-tune",
+        "--json",
     )
     assert code == 0, err
     settings = json.loads(out)["settings"]

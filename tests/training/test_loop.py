@@ -17,8 +17,9 @@ from nngk.losses.gaussian import GaussianKernelLoss
 from nngk.model.model import Model
 from nngk.training import loop
 from nngk.training.loop import train
+from nngk.training.presets import preset_settings, usual_rate
 from runs import log_of, make_run, settings
-from shapes import write_shapes
+from shapes import TINY, write_shapes
 
 # -- one loop for both tasks
 
@@ -227,3 +228,12 @@ def test_a_class_without_training_images_is_refused(data, tmp_path):
     splits = ["test" if label == 3 or i % 5 == 0 else "train" for i, label in enumerate(data.labels.tolist())]
     with pytest.raises(InputError, match="no training image, only others: 'stripes'"):
         train(replace(data, splits=splits), settings(), out=tmp_path / "model")
+
+
+def test_settings_by_name_are_completed_by_the_recipe(data, tmp_path):
+    given = {**TINY, "epochs": 1, "lr": "auto", "tune": False}
+    model = train(data, given, out=tmp_path / "m")
+    recipe = preset_settings(None, given, classes=len(data.class_names))
+    assert recipe.lr is None and recipe.n_neighbours == TINY["n_neighbours"]
+    settled = {"lr": usual_rate(recipe, frozen=False), "freeze": False}
+    assert model.info["settings"] == recipe.to_dict() | settled

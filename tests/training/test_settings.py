@@ -186,4 +186,4 @@ def test_groups_have_their_own_rates_and_decay(optimiser):
 def test_nothing_to_train():
     frozen = nn.Linear(2, 2).requires_grad_(False)
     with pytest.raises(InputError, match="nothing to train"):
-        create_optimiser(list(frozen.parameters()), [], [], Settings())
+        create_optimiser(list(frozen.parameters()), [], [], Settings(lr=1e-3))

@@ -38,7 +38,7 @@ from nngk.errors import InputError
 @seldom("--allow-missing", is_flag=True, help=ALLOW_MISSING)
 @quiet_option
 @json_option
-@settings_options(task="metric")
+@settings_options(without=["hold_out", "tune"], task="metric")
 def compare_command(
     data: str,
     losses: str,
@@ -63,6 +63,7 @@ def compare_command(
     settings = chosen.settings()
 
     from nngk.data import read_images
+    from nngk.device import pick_device
     from nngk.experiments.compare.comparison import compare
     from nngk.losses import LOSSES
 
@@ -70,7 +71,8 @@ def compare_command(
         data, data_dir=data_dir, task=settings.task, seed=settings.seed, allow_missing=allow_missing, crop_boxes=boxes
     )
     names = list(LOSSES) if losses == "all" else [name.strip() for name in losses.split(",") if name.strip()]
-    rows = compare(table, names, chosen.settings(len(table.class_names)), out=out, seeds=seeds, rates=_rates(rates))
+    shared = chosen.settings(len(table.class_names), pick_device(settings.device).type == "cuda")
+    rows = compare(table, names, shared, out=out, seeds=seeds, rates=_rates(rates))
     if as_json:
         click.echo(json.dumps({"report": str(out / "comparison.md"), "runs": rows}))
     else:

@@ -1,7 +1,7 @@
 """The options of ``nngk train`` and ``nngk compare`` that are settings, made from the settings' own metadata."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -30,21 +30,22 @@ class NumberOrWord(click.ParamType):
             return value
 
 
-def settings_options(**shown: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def settings_options(without: Collection[str] = (), **shown: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator that adds ``--preset``, ``--config`` and one option for each field of :class:`Settings`.
 
-    An option that is not given is None. ``shown`` are defaults of the command that differ from those of the settings.
+    An option that is not given is None. ``without`` are settings that the command decides itself, and ``shown``
+    defaults of it that differ from those of the settings.
     """
     presets = ", ".join(f"{name} ({what})" for name, what in PRESETS.items())
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        for field in reversed(dataclasses.fields(Settings)):
+        for field in reversed([field for field in dataclasses.fields(Settings) if field.name not in without]):
             command = _option(field, shown.get(field.name))(command)
         config = click.option(
             "--config",
             metavar="FILE",
             type=folder_or_file,
-            help="Read settings from a TOML file; they win over a preset, and options win over both.",
+            help="Read settings from a TOML file, which win over a preset; options win over both.",
         )
         preset = click.option(
             "--preset",
@@ -66,11 +67,14 @@ class Chosen:
         given = {name: value for name, value in options.items() if value is not None}
         self.values = otherwise | (read_config(config) if config else {}) | given
 
-    def settings(self, classes: int = 2) -> Settings:
+    @property
+    def named(self) -> list[str]:
+        """The settings that a run to be resumed must share: those that were given, or all of a preset."""
+        return list(self.values) if self.preset is None else [field.name for field in dataclasses.fields(Settings)]
+
+    def settings(self, classes: int = 2, gpu: bool = False) -> Settings:
         """Return the settings for data of so many classes; before the data are read, any number shows mistakes."""
-        if self.preset is None:
-            return Settings.from_dict(self.values, self.source)
-        return preset_settings(self.preset, self.values, classes=classes, source=self.source)
+        return preset_settings(self.preset, self.values, classes=classes, gpu=gpu, source=self.source)
 
 
 def _option(field: dataclasses.Field[Any], default: str | None) -> Callable[..., Any]:

@@ -1,6 +1,7 @@
 """``nngk train``."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,13 @@ from nngk.cli.settings_options import Chosen, settings_options
     show_default=True,
     help="Write the model to this folder.",
 )
+@click.option(
+    "--from",
+    "start",
+    metavar="MODEL",
+    type=folder_or_file,
+    help="Go on from this model, with its network, its classes and its photos.",
+)
 @click.option("--resume", is_flag=True, help="Go on with the run that was stopped in --out.")
 @click.option("--force", is_flag=True, help="Replace the model that is in --out.")
 @data_dir_option
@@ -43,6 +51,7 @@ from nngk.cli.settings_options import Chosen, settings_options
 def train_command(
     data: str,
     out: Path,
+    start: Path | None,
     resume: bool,
     force: bool,
     data_dir: Path | None,
@@ -68,6 +77,7 @@ def train_command(
 
     from nngk.data import read_images
     from nngk.data.table import require_classes
+    from nngk.device import pick_device
     from nngk.training.loop import train
 
     table = read_images(
@@ -75,20 +85,37 @@ def train_command(
     )
     if skip_small_classes:
         table = require_classes(table.without_small_classes(2), f"{data} without its small classes")
+    gpu = pick_device(settings.device).type == "cuda"
     model = train(
         table,
-        chosen.settings(len(table.class_names)),
+        chosen.settings(len(table.class_names), gpu),
         out=out,
         resume=resume,
         tensorboard=tensorboard,
         profile=profile,
         force=force,
-        named=chosen.values,
+        named=chosen.named if start is None or preset is None else list(chosen.values),
+        start=start,
+        allow_missing=allow_missing,
     )
     if as_json:
         click.echo(json.dumps({"model": str(out), **model.info}))
         return
     click.echo(f"{model} is in {out}.")
-    for name, value in model.info.get("test", {}).items():
-        click.echo(f"  test {name.replace('_', ' '):<18} {value:7.2%}")
+    for line in _summary(model.info):
+        click.echo(line)
     click.echo(f"Try: nngk classify {out} IMAGE")
+
+
+def _summary(info: dict[str, Any]) -> Iterator[str]:
+    """Give what was measured on photos held out, and how many photos the saved model holds."""
+    parts, last = info["measured"], info.get("last_training")
+    if info.get("test"):
+        before = ", before the last training" if last else ""
+        yield f"Measured{before} on {parts['test']} photos held out, with {parts['training']} trained on:"
+    for name, value in info.get("test", {}).items():
+        yield f"  test {name.replace('_', ' '):<18} {value:7.2%}"
+    if last:
+        yield f"The saved model holds all {last['images']} photos, and was trained on them after measuring."
+    else:
+        yield f"The saved model holds the {parts['training']} training photos."

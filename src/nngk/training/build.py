@@ -22,22 +22,30 @@ from nngk.networks import EmbeddingNetwork, InputSpec, create_network
 from nngk.search import Choice, Engine, choose, create_engine
 from nngk.training.feed import Feed, Projection, feature_feed, image_feed, resident_feed
 from nngk.training.graphs import Graphed, Replayed
-from nngk.training.optimiser import create_optimiser
+from nngk.training.model_weights import is_model, network_of_model
+from nngk.training.optimiser import create_optimiser, rate_of
+from nngk.training.presets import usual_rate
 from nngk.training.run import Run, pretrained
 from nngk.training.settings import Settings
 from nngk.training.validation import classifier_sigma
 
 
-def build_run(split: Split, settings: Settings, folder: Path) -> Run:
-    """Return a run of these settings on the tables of a split, before its first step; its folder exists."""
+def build_run(split: Split, settings: Settings, folder: Path, feed: Feed | None = None) -> Run:
+    """Return a run of these settings on the tables of a split, before its first step; its folder exists.
+
+    ``feed`` is what is read of the tables, where another run has prepared it.
+    """
     device = pick_device(settings.device)
     amp = device.type == "cuda" if settings.amp is None else settings.amp
     torch.manual_seed(settings.seed)
     # Rows of images in the layout that convolutions read fastest.
     network = network_of(settings).to(device).to(memory_format=torch.channels_last)
     # What the machine decided is settled with it: a run that goes on elsewhere trains the same parameters.
-    s = replace(settings, freeze=is_frozen(settings, network, device))
-    feed = _prepared(image_feed(split, network.input, s, folder, device, amp), network, s, folder)
+    frozen = is_frozen(settings, network, device)
+    s = replace(settings, freeze=frozen, lr=settings.lr or usual_rate(settings, frozen))
+    _settle_trained(network, s)
+    if feed is None:
+        feed = _prepared(image_feed(split, network.input, s, folder, device, amp), network, s, folder)
     trainee: nn.Module = Projection(network) if s.freeze else network
     stepping = _stepping(trainee, s, device)
     bank = new_bank(s, feed.train.labels, network.dim, device)
@@ -56,7 +64,7 @@ def build_run(split: Split, settings: Settings, folder: Path) -> Run:
     else:
         objective = _other_objective(s, bank, search, len(split.train.class_names))
     objective = objective.to(device)
-    own = objective.parameter_groups(s.lr)
+    own = objective.parameter_groups(rate_of(s))
     optimiser = create_optimiser(network.backbone_parameters(), network.embedding_parameters(), own, s)
     return Run(
         split=split,
@@ -80,6 +88,8 @@ def build_run(split: Split, settings: Settings, folder: Path) -> Run:
 def network_of(settings: Settings) -> EmbeddingNetwork:
     """Return the network that the settings describe, with its weights, its input and what its loss asks of it."""
     s = settings
+    if is_model(s.weights):
+        return network_of_model(s.weights)
     asked = loss_class(s.loss).normalise
     network = create_network(
         s.network,
@@ -144,16 +154,21 @@ def new_engine(search: Choice, settings: Settings, bank: CentreBank) -> Engine:
     return create_engine(search.name, dim=dim, n=n, k=bank.considered, device=device, seed=settings.seed)
 
 
-def _prepared(feed: Feed, network: EmbeddingNetwork, settings: Settings, folder: Path) -> Feed:
-    """Return the feed as steps read it, and freeze what is not trained of the network that was built for it."""
+def _settle_trained(network: EmbeddingNetwork, settings: Settings) -> None:
+    """Freeze what is not trained of a network."""
+    keep = settings.freeze_batchnorm
     if settings.freeze:
         network.backbone.requires_grad_(False)
         network.head.pool.requires_grad_(False)
+    elif pretrained(network) if keep is None else keep:
+        network.freeze_batchnorm()
+
+
+def _prepared(feed: Feed, network: EmbeddingNetwork, settings: Settings, folder: Path) -> Feed:
+    """Return the feed as steps read it: features of a frozen network, or images in the memory of the GPU."""
+    if settings.freeze:
         shared = settings.cache if settings.cache not in (None, "off") else folder
         return feature_feed(feed, network, Path(shared))
-    keep = settings.freeze_batchnorm
-    if pretrained(network) if keep is None else keep:
-        network.freeze_batchnorm()
     return resident_feed(feed, network.input.resize, settings)
 
 

@@ -1,5 +1,6 @@
 """From a finished run to the model a person holds."""
 
+import math
 from typing import Any
 
 import torch
@@ -18,12 +19,16 @@ from nngk.training.run import Run
 from nngk.training.validation import classifier_sigma
 
 
-def finish(run: Run, seconds: float) -> Model:
-    """Renew the bank with the final weights, tune σ for classification, and put the model together."""
+def finish(run: Run, seconds: float, measured: Model | None = None) -> Model:
+    """Renew the bank with the final weights, tune σ for classification, and put the model together.
+
+    ``measured`` is the model of the run before the last training: its σ, its familiar densities and its test scores
+    come from images that it was not trained on, and the last training has none of those.
+    """
     narrow(run)
     bank, table = run.bank, run.split.train
     bank.renew(run.embed(run.feed.train), run.refresher.engine, step=run.at.step)
-    sigma = final_sigma(run)
+    sigma = final_sigma(run) if measured is None else measured.sigma
     info: dict[str, Any] = {
         "data": table.name,
         "task": run.settings.task,
@@ -41,15 +46,26 @@ def finish(run: Run, seconds: float) -> Model:
         sigma=sigma,
         class_names=table.class_names,
         sources=[str(path) for path in table.paths],
-        familiar=familiar_densities(run, sigma),
+        familiar=familiar_densities(run, sigma) if measured is None else denser(measured, len(bank)),
         n_neighbours=run.settings.n_neighbours or None,  # not the bank's, which has no more than it has centres
         softmax=run.objective.layer() if run.settings.task == "classify" else None,
         info=info,
         device=run.device,
     )
+    if measured is not None:
+        told = {name: measured.info[name] for name in ("test", "measured") if name in measured.info}
+        model.info |= told | {"last_training": {"images": len(table), "epochs": run.epochs}}
+        return model
     if len(run.feed.test):
         model.info["test"] = test_scores(run, model)
+    feed = run.feed
+    model.info["measured"] = {"training": len(feed.train), "validation": len(feed.val), "test": len(feed.test)}
     return model
+
+
+def denser(measured: Model, centres: int) -> Tensor:
+    """Return the familiar densities of a measured model for a bank of more centres: density grows with their number."""
+    return measured.familiar + math.log(centres / len(measured.centres))
 
 
 def narrow(run: Run) -> None:

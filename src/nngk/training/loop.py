@@ -1,9 +1,10 @@
 """The training loop, from a table of images to a model."""
 
+import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,24 +13,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nngk.bank.refresh import interval_in_steps
-from nngk.data import ImageTable, Split, batches, read_images, require_pairs, require_training_images, split
+from nngk.data import Split, batches
 from nngk.errors import InputError
-from nngk.losses import require_loss
 from nngk.model.model import Model
 from nngk.progress import say, task
-from nngk.search import require_engine
 from nngk.training.build import build_run
-from nngk.training.checkpoint import only_training, read_settings, write_settings
+from nngk.training.checkpoint import only_training, write_settings
+from nngk.training.continued import photos_with_those_of_model, settings_of_model
+from nngk.training.everything import FOLDER, LOG, holds_back, run_on_everything
 from nngk.training.feed import Transform
 from nngk.training.finish import finish
 from nngk.training.log import RunLog
 from nngk.training.optimiser import rate
+from nngk.training.outset import completed, is_tuning, read_table, require_free, same_settings, training_tables
 from nngk.training.profile import StepProfile, finish_profile, start_profile
 from nngk.training.recent_losses import RecentLosses
 from nngk.training.run import Run
-from nngk.training.settings import BEFORE, OF_THE_MACHINE, Settings
+from nngk.training.settings import Settings
 from nngk.training.step import mixed, take_step
+from nngk.training.tune import RECORD, tuned_rate, use_rate, wants_tuning
 from nngk.training.validation import validate
 
 QUICK_SAVE = 0.2  # seconds that do not disturb
@@ -41,29 +43,42 @@ class Interrupted(InputError):
 
 def train(
     data: Any,
-    settings: Settings | None = None,
+    settings: Settings | Mapping[str, Any] | None = None,
     *,
     out: str | Path,
     resume: bool = False,
     tensorboard: bool = False,
     profile: bool = False,
     force: bool = False,
-    named: Collection[str] = (),
+    named: Collection[str] | None = None,
+    start: str | Path | None = None,
+    allow_missing: bool = False,
 ) -> Model:
     """Train on a folder, CSV file, data frame or :class:`ImageTable`; return the model, which is saved in ``out`` too.
 
+    Settings that are given by name, such as ``{"epochs": 5}``, are completed by the recipe for the task, the network
+    and the machine; so are none at all. :class:`Settings` are taken as they are.
+
     ``resume`` continues a run that was stopped in ``out``, as if it had not been. ``profile`` times some steps and
     writes where their time went into ``out/run/profile``. ``force`` lets the new model replace one that is there.
-    ``named`` are the settings that somebody gave: a resumed run must share them even at their default.
+    ``named`` are the settings that a resumed run must share; without it, those that differ from their default.
+    ``start`` is the folder of a model to go on from, with its network, its classes and its photos; they must all be
+    there unless ``allow_missing``.
     """
-    settings = settings or Settings()
+    if not isinstance(settings, Settings):
+        data, settings, named = completed(data, settings or {}, named)
+    if start is not None:
+        settings = settings_of_model(Path(start), settings, named)
+        data = photos_with_those_of_model(Path(start), read_table(data, settings), settings, allow_missing)
+        if not len(data.where("val")):  # no new photo to choose by, and the network knows the others
+            settings = replace(settings, val_fraction=0.0)
     out = Path(out)
     folder = out / "run"
     if resume:
-        settings = _same_settings(folder, settings, named)
+        settings = same_settings(folder, settings, named)
     else:
-        _require_free(out, force)
-    tables = _tables(data, settings)
+        require_free(out, force)
+    tables = training_tables(data, settings)
     with only_training(folder):
         return _train(tables, settings, out, resume, tensorboard, profile)
 
@@ -72,56 +87,77 @@ def _train(tables: Split, settings: Settings, out: Path, resume: bool, tensorboa
     """Train in a folder in which no other training is at work."""
     folder = out / "run"
     run = build_run(tables, settings, folder)
-    write_settings(folder, run.settings.to_dict())
-    if resume:
+    if not resume:
+        shutil.rmtree(folder / FOLDER, ignore_errors=True)  # of a run that was given up
+        (folder / RECORD).unlink(missing_ok=True)
+    if resume and not is_tuning(folder):
         run.resume()
     else:
         run.begin()
-    log = RunLog(folder, run.at.epoch, tensorboard)
     _introduce(run, resume)
-    profiler = start_profile(run) if profile else None
-    started, saving = time.perf_counter() - run.at.seconds, _Saving()
-
     with _stop_on_ctrl_c() as stopping:
-        while run.at.epoch < settings.epochs and not _patience_lost(run):
-            loss, images_per_second = train_epoch(run, stopping, started, profiler)
-            scores, better = _compare(run)
-            run.at = replace(run.at, epoch=run.at.epoch + 1, batch=0, loss_sum=0.0)
-            run.at.seconds = time.perf_counter() - started
-            _record(run, log, loss, images_per_second, scores, better)
-            saving.save(run)
-
-    run.refresher.finish(run.at.step)
-    if profiler is not None:
-        finish_profile(profiler, run)
-    run.go_back()
-    model = finish(run, time.perf_counter() - started)
+        _settle_rate(run, settings, stopping)
+        profiler = start_profile(run) if profile else None
+        seconds = _train_epochs(run, stopping, tensorboard, profiler)
+        if profiler is not None:
+            finish_profile(profiler, run)
+        if holds_back(run):
+            run.save()  # with its last epoch: what follows may be stopped too
+        model = finish(run, seconds)
+        if holds_back(run):
+            model = _train_on_everything(run, model, seconds, stopping)
     model.save(out)
+    shutil.rmtree(folder / FOLDER, ignore_errors=True)
     for pattern in ("checkpoint*", ".*checkpoint*", "features-*.safetensors"):
         for leftover in folder.glob(pattern):
             leftover.unlink(missing_ok=True)
     return model
 
 
-def _require_free(out: Path, force: bool) -> None:
-    """Raise InputError if a new run would replace a run that was stopped, or a model without ``force``."""
-    if (out / "run" / "checkpoint.json").exists():
-        raise InputError(f"{out} holds an unfinished run. Continue it with --resume, or choose another folder.")
-    if (out / "model.json").exists() and not force:
-        raise InputError(f"{out} holds a model. Choose another folder with --out, or replace it with --force.")
+def _settle_rate(run: Run, settings: Settings, stopping: Callable[[], bool]) -> None:
+    """Choose the learning rate where it was left open, and write the settings of the run."""
+    if wants_tuning(run, settings):
+        write_settings(run.folder, run.settings.to_dict() | {"lr": None})
+        use_rate(run, tuned_rate(run, train_epoch, stopping))
+    write_settings(run.folder, run.settings.to_dict())
 
 
-def _tables(data: Any, settings: Settings) -> Split:
-    """Return the tables to train with; raise InputError for what would otherwise show after minutes of decoding."""
-    require_loss(settings.loss)
-    require_engine(settings.search)
-    interval_in_steps(settings.update_interval, 1)
-    table = data if isinstance(data, ImageTable) else read_images(data, task=settings.task, seed=settings.seed)
-    tables = split(table, settings.task, settings.val_fraction, settings.test_fraction, settings.seed)
-    require_pairs(tables.train, "training")
-    if settings.task == "classify":
-        require_training_images(tables.train)
-    return tables
+def _train_epochs(
+    run: Run, stopping: Callable[[], bool], tensorboard: bool = False, profiler: StepProfile | None = None
+) -> float:
+    """Train a run that has begun to its end and return to its best epoch; return the seconds that it took."""
+    log, saving = RunLog(run.folder, run.at.epoch, tensorboard), _Saving()
+    started = time.perf_counter() - run.at.seconds
+    while run.at.epoch < run.epochs and not _patience_lost(run):
+        loss, images_per_second = train_epoch(run, stopping, started, profiler)
+        scores, better = _compare(run)
+        run.at = replace(run.at, epoch=run.at.epoch + 1, batch=0, loss_sum=0.0)
+        run.at.seconds = time.perf_counter() - started
+        _record(run, log, loss, images_per_second, scores, better)
+        saving.save(run)
+    run.refresher.finish(run.at.step)
+    run.go_back()
+    return time.perf_counter() - started
+
+
+def _train_on_everything(measured: Run, model: Model, seconds: float, stopping: Callable[[], bool]) -> Model:
+    """Train once more, on all images, and return a model that holds them all, with the scores of the one before."""
+    with only_training(measured.folder / FOLDER):
+        run = run_on_everything(measured)
+        say(f"{_held_out(model)} Now training on all {len(run.feed.train)} images, for {run.epochs} epochs.")
+        if (run.folder / "checkpoint.json").exists():
+            run.resume()
+        else:
+            run.begin()
+        seconds += _train_epochs(run, stopping)
+        (run.folder / "log.csv").replace(measured.folder / LOG)
+        return finish(run, seconds, model)
+
+
+def _held_out(model: Model) -> str:
+    """Return what the images that were held out from a model say of it."""
+    name, value = next(iter(model.info.get("test", {}).items()), ("", 0.0))
+    return f"On the held-out test images: {name.replace('_', ' ')} {value:.4f}." if name else "Nothing to measure on."
 
 
 def _compare(run: Run) -> tuple[dict[str, float], bool]:
@@ -172,7 +208,7 @@ def train_epoch(
         device=run.device,
         threads=settings.threads,
     )
-    with closing(coming), task(f"epoch {at.epoch + 1}/{settings.epochs}", total) as advance:
+    with closing(coming), task(f"epoch {at.epoch + 1}/{run.epochs}", total) as advance:
         advance(sum(len(b) for b in upcoming[: at.batch]))
         for images, labels, indices in coming if profiler is None else profiler.loading(coming):
             try:
@@ -242,29 +278,6 @@ def _introduce(run: Run, resume: bool) -> None:
         say(note)
     if resume:
         say(f"Resuming in epoch {run.at.epoch + 1} of {s.epochs}.")
-
-
-def _same_settings(folder: Path, asked: Settings, named: Collection[str]) -> Settings:
-    """Return the settings of the run that is resumed; raise InputError if others are asked for.
-
-    Only what fits a run to its machine may change: the course of the learning rate depends on the rest.
-    """
-    if not (folder / "checkpoint.json").exists():
-        raise InputError(
-            f"{folder.parent} holds no run to resume: none was stopped there after its first step. "
-            "Start one without --resume."
-        )
-    before = Settings.from_dict(BEFORE | read_settings(folder))
-    free, old, new = OF_THE_MACHINE, before.to_dict(), asked.to_dict()
-    default = Settings().to_dict()
-    changed = [n for n in new if n not in free and new[n] != old[n] and (n in named or new[n] != default[n])]
-    if changed:
-        told = ", ".join(f"{name} ({old[name]!r}, now {new[name]!r})" for name in changed)
-        raise InputError(
-            f"The run in {folder.parent} was started with another {told}. "
-            "Resume it with its own settings, or start a new run in another folder."
-        )
-    return replace(before, **{name: new[name] for name in free})
 
 
 @contextmanager

@@ -15,7 +15,8 @@ def create_optimiser(
 ) -> torch.optim.Optimizer:
     """Return an optimiser of the backbone, the embedding layer at its own rate, and ``extra``, what the loss learns."""
     groups: list[dict[str, Any]] = []
-    for parameters, lr in ((backbone, settings.lr), (embedding, settings.lr * settings.embedding_lr_factor)):
+    own = rate_of(settings)
+    for parameters, lr in ((backbone, own), (embedding, own * settings.embedding_lr_factor)):
         learned = [p for p in parameters if p.requires_grad]
         # Biases and normalisation scales are not what weight decay is for.
         for chosen, decay in (
@@ -34,8 +35,19 @@ def create_optimiser(
         group["base_lr"] = group["lr"]
     fused = all(p.is_cuda for g in groups for p in g["params"])
     if settings.optimiser == "sgd":
-        return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, fused=fused)
-    return torch.optim.AdamW(groups, lr=settings.lr, fused=fused)
+        return torch.optim.SGD(groups, lr=own, momentum=settings.momentum, fused=fused)
+    return torch.optim.AdamW(groups, lr=own, fused=fused)
+
+
+def rate_of(settings: Settings) -> float:
+    """Return the learning rate of settings that leave nothing open. Raise InputError if they do.
+
+    >>> rate_of(Settings(lr=1e-4))
+    0.0001
+    """
+    if settings.lr is None:
+        raise InputError("The setting 'lr' is auto, and an optimiser needs a number: build_run() settles it.")
+    return settings.lr
 
 
 def rate(step: int, total: int, settings: Settings) -> float:

@@ -14,8 +14,8 @@ from nngk.training.settings import Settings
 
 T = TypeVar("T")
 PRESETS = {
-    "best": "our own recipe, which trains the whole network and wants a GPU",
-    "frozen": "our own recipe on a network that stays as it is, for a CPU",
+    "best": "our recipe, which trains the whole network; the default on a GPU",
+    "frozen": "our recipe on a frozen network; the default on a CPU",
     "paper": "the paper's settings, as far as its text gives them",
     "quick": "a tiny network and two epochs, to try that everything works",
 }
@@ -30,14 +30,15 @@ PAPER = Settings(
     normalise=False,
     embedding_start="projection",  # a random layer that keeps distances: only then does one σ suit every size
     freeze=False,
+    hold_out=True,
     squash=True,  # 256 × 256, in the text
     crop="random",
     n_neighbours=100,
     guaranteed=0,  # an example without a same-class neighbour has no gradient
+    sigma_factor=1.5,  # of no effect where σ is given
     weight_lr_factor=10.0,  # like every layer that does not come from ImageNet
     update_interval=10,
     epochs=30,  # not in the text: where validation classes stop gaining
-    patience=0,
     batch_size=BATCH,
     optimiser="sgd",
     # Our loss is the mean over a batch: for SGD the sum at BASE_RATE is the mean at 20 times that rate, and weight
@@ -52,30 +53,19 @@ PAPER = Settings(
     amp=False,
 )
 
+# For classes never seen; what is not said here is the default of the settings.
 BEST = Settings(
     pool="max",
     layers=1,
-    layer_norm=True,
-    normalise=True,
     freeze=False,
-    squash=True,  # as all its published figures were measured
-    crop="resized",
     crop_scale=0.08,
-    n_neighbours=200,
-    guaranteed=1,
-    sigma="auto",
     sigma_factor=1.5,
     drop_centres=0.9,
-    update_interval=1,
     embedding_start="discriminant",
     epochs=10,
-    patience=0,
     batch_size=96,
     per_class=4,
-    optimiser="adamw",
     lr=2e-5,
-    embedding_lr_factor=1.0,
-    weight_decay=1e-4,
 )
 
 
@@ -93,24 +83,29 @@ FROZEN: dict[str, Any] = {"freeze": True, "layers": None, "lr": 1e-3, "weight_lr
 
 # The path and not the figures: seconds on any machine.
 QUICK = Settings(
-    network="small", weights="random", dim=16, n_neighbours=20, epochs=2, batch_size=8, lr=1e-3, patience=0
+    network="small", weights="random", dim=16, n_neighbours=20, epochs=2, batch_size=8, lr=1e-3, hold_out=True
 )
 
 # With few classes a discriminant of one dimension less would leave no room for the classes that are added later.
 FEWEST_DIMENSIONS = 64
 
 
-def preset_settings(name: str, given: Mapping[str, Any], *, classes: int = 0, source: str = "the settings") -> Settings:
+def preset_settings(
+    name: str | None, given: Mapping[str, Any], *, classes: int = 0, gpu: bool = False, source: str = "the settings"
+) -> Settings:
     """Return the settings of a preset for the task, network, dimensions and loss in ``given``; what is given wins.
 
-    ``classes`` is the number of classes in the data, which decides the size of a discriminant.
+    ``classes`` is the number of classes in the data, which decides the size of a discriminant. Without a name it is the
+    preset that suits the network and the machine, with or without a GPU: what ``nngk train`` does by default.
 
     >>> preset_settings("best", {"task": "metric", "network": "resnet50", "epochs": 3}).crop_size
     352
+    >>> preset_settings(None, {"task": "metric"}) == preset_settings("frozen", {"task": "metric"})
+    True
     """
-    require_preset(name, PRESETS)
-    decisive = ("task", "network", "dim", "loss")
+    decisive = ("task", "network", "dim", "loss", "weights", "freeze")
     asked = Settings.from_dict({key: given[key] for key in decisive if key in given}, source)
+    name = require_preset(suitable(asked, gpu) if name is None else name, PRESETS)
     if name == "quick":
         base = QUICK
     elif asked.task == "metric":
@@ -120,7 +115,34 @@ def preset_settings(name: str, given: Mapping[str, Any], *, classes: int = 0, so
         rates = classify_rates(name, asked.loss)
         if rates:  # an experiment chooses among them
             base = replace(base, lr=rates[len(rates) // 2])
+    if name in ("best", "frozen"):  # the data choose the rate; an untrained network has nothing to discriminate
+        base = replace(base, lr=None, embedding_start="auto")
     return Settings.from_dict(base.to_dict() | dict(given), source)
+
+
+def suitable(asked: Settings, gpu: bool) -> str:
+    """Return the preset for a network and a machine: a pretrained network is left as it is where there is no GPU.
+
+    >>> suitable(Settings(), gpu=False), suitable(Settings(network="small"), gpu=False), suitable(Settings(), gpu=True)
+    ('frozen', 'best', 'best')
+    """
+    if asked.freeze is not None:
+        return "frozen" if asked.freeze else "best"
+    pretrained = asked.weights != "random" and asked.network != "small"
+    return "frozen" if pretrained and not gpu and asked.loss == "nngk" else "best"
+
+
+def usual_rate(settings: Settings, frozen: bool) -> float:
+    """Return the learning rate of our recipe, for settings that leave it open and data that cannot choose it.
+
+    >>> usual_rate(Settings(task="metric"), frozen=False), usual_rate(Settings(), frozen=True)
+    (2e-05, 0.001)
+    """
+    preset = "frozen" if frozen else "best"
+    if settings.task == "metric":
+        return metric_settings(preset, settings.dim, settings.network).lr or 0.0
+    rates = classify_rates(preset, settings.loss)
+    return rates[len(rates) // 2]
 
 
 def sigma_by_size(dim: int) -> float:

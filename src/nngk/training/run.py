@@ -21,6 +21,7 @@ from nngk.networks.embedding_layer.discriminant import start_embedding
 from nngk.networks.embedding_layer.projection import start_projection
 from nngk.training.checkpoint import load_checkpoint, put_back, save_checkpoint, tensors_of
 from nngk.training.feed import Examples, Features, Feed
+from nngk.training.model_weights import is_model
 from nngk.training.settings import Settings
 
 Stage = Callable[[str], contextlib.AbstractContextManager[Any]]  # around what belongs together in a step
@@ -66,6 +67,7 @@ class Run:
     objective: Objective
     optimiser: torch.optim.Optimizer
     steps_per_epoch: int
+    last_epoch: int = 0  # where to stop on the way; 0: after all epochs of the settings
     notes: list[str] = field(default_factory=list)  # what was decided while it was built, for a person
     at: RunState = field(default_factory=RunState)
     best: dict[str, Tensor] = field(default_factory=dict)  # weights of the best epoch, where validation tells which
@@ -80,12 +82,20 @@ class Run:
         return bool(self.settings.freeze)
 
     @property
+    def epochs(self) -> int:
+        """The number of epochs to train for."""
+        return self.last_epoch or self.settings.epochs
+
+    @property
     def total_steps(self) -> int:
+        """The number of steps that the course of the learning rate is made for."""
         return self.settings.epochs * self.steps_per_epoch
 
     def begin(self) -> None:
         """Start the embedding layer as the settings say: before the first step, and not in a resumed run."""
         linear, how = self.network.head.linear, self.settings.embedding_start
+        if how == "auto" and is_model(self.settings.weights):
+            return  # a model's layer goes on from where it is
         if how == "auto":  # of what a random network says of its images there is nothing to discriminate
             how = "discriminant" if pretrained(self.network) else "random"
         if how == "projection" and linear is not None:

@@ -25,8 +25,9 @@ GROUPS = (JOB, NETWORK, IMAGES, KERNELS, BANK, OPTIMISATION, MACHINE)
 
 # Settings of the version before and the defaults that they had; they were found to make no difference.
 RETIRED: dict[str, Any] = {"margin": 0.0, "write_back": False}
-# What runs did before a setting existed, where that is not its default now: they squashed images.
-BEFORE: dict[str, Any] = {"squash": True}
+# What runs did before a setting existed, where that is not its default now: they squashed images, and kept those that
+# were held out from the model.
+BEFORE: dict[str, Any] = {"squash": True, "hold_out": True}
 # Values of the version before, and what to use instead.
 RETIRED_VALUES = {
     ("compile", "default"): "use 'auto' or 'graphs', which are faster, or 'off'",
@@ -38,11 +39,14 @@ RETIRED_VALUES = {
 class Settings:
     """Everything that decides a run besides its data.
 
+    The defaults are our recipe for a network that is trained to recognise classes. :mod:`nngk.training.presets` knows
+    what suits another task, a certain network or a frozen one; ``nngk train`` takes what it says.
+
     Each field says in its metadata what it does and what it accepts. The checks here, the options of the command line
     and docs/reference.md read it there.
 
     >>> Settings(task="metric", dim=32).n_neighbours
-    100
+    200
     """
 
     task: Literal["classify", "metric"] = setting(
@@ -228,6 +232,13 @@ class Settings:
         below=1,
         everyday=True,
     )
+    hold_out: bool = setting(
+        False,
+        IMAGES,
+        "Keep the images that were held out out of the saved model. "
+        "By default the model is trained once more when they have measured, on all images.",
+        everyday=True,
+    )
     cache: str | None = setting(
         None,
         IMAGES,
@@ -237,10 +248,10 @@ class Settings:
     )
 
     n_neighbours: int | None = setting(
-        100,
+        200,
         KERNELS,
         "Compare each example with this many of its nearest centres; 'none' compares it with all centres. "
-        "The default is the paper's, which is more than fresh neighbour lists would need.",
+        "The paper has 100 to 200, which is more than fresh neighbour lists would need.",
         least=1,
         empty="none",
     )
@@ -261,7 +272,7 @@ class Settings:
         most=defaults.WIDEST,
     )
     sigma_factor: float = setting(
-        1.5,
+        1.7,
         KERNELS,
         "Multiply the tuned σ by this factor. A wider kernel than the leave-one-out optimum teaches more of the "
         "neighbourhood; 1 to 2 are alike and 3 is worse.",
@@ -317,14 +328,14 @@ class Settings:
     )
 
     epochs: int = setting(
-        20,
+        30,
         OPTIMISATION,
-        "Train for this many epochs at most. The training classes are usually fitted in 5 to 10; the best one is kept.",
+        "Train for this many epochs. The one with the best validation score is kept.",
         least=1,
         everyday=True,
     )
     batch_size: int = setting(
-        32,
+        64,
         OPTIMISATION,
         "Train on this many images in each step.",
         least=2,
@@ -342,19 +353,28 @@ class Settings:
         OPTIMISATION,
         "Optimise with AdamW or with stochastic gradient descent, which is the paper's.",
     )
-    lr: float = setting(
-        3e-5,
+    lr: float | None = setting(
+        None,
         OPTIMISATION,
         "Set the learning rate of the network. "
-        "The default suits a pretrained one: higher rates forget what helps unseen classes.",
+        "With 'auto' it is chosen on the validation images, or the recipe's for the task and the network.",
         above=0,
         most=LARGEST,
+        empty="auto",
+        everyday=True,
+    )
+    tune: bool = setting(
+        True,
+        OPTIMISATION,
+        "Choose the learning rate on the validation images, by short runs. "
+        "This is left out where it would take more than a few minutes. Test images are never looked at.",
         everyday=True,
     )
     embedding_lr_factor: float = setting(
-        10.0,
+        1.0,
         OPTIMISATION,
-        "Multiply the learning rate of the embedding layer by this factor, so that a new layer catches up.",
+        "Multiply the learning rate of the embedding layer by this factor. A layer that starts as a discriminant needs "
+        "no faster rate than the network: ten times the rate finds unseen birds worse.",
         above=0,
         most=LARGEST,
     )
@@ -392,9 +412,10 @@ class Settings:
         empty="auto",
     )
     patience: int = setting(
-        10,
+        0,
         OPTIMISATION,
-        "Stop after this many epochs without a better validation score; 0 never stops early.",
+        "Stop after this many epochs without a better validation score; 0 never stops early. "
+        "The learning rate falls along the whole run, so the last epochs are usually the best.",
         least=0,
     )
 
@@ -466,6 +487,16 @@ class Settings:
                 raise InputError(f"{name} = {value!r} in {source} is no longer supported: {instead}.")
             chosen[name] = None if value and value == about(known[name]).empty else value
         return cls(**chosen)
+
+
+def left_open(settings: Settings) -> list[str]:
+    """Return the names of the settings that are 'auto', which the network, the machine or the data will settle.
+
+    >>> "lr" in left_open(Settings()), "lr" in left_open(Settings(lr=1e-3))
+    (True, False)
+    """
+    described = dataclasses.fields(settings)
+    return [f.name for f in described if getattr(settings, f.name) is None and about(f).empty == "auto"]
 
 
 def _require_retired_default(name: str, value: Any, source: str) -> None:

@@ -25,6 +25,8 @@ from nngk.losses import create_loss, require_loss
 from nngk.metrics import has_pairs
 from nngk.progress import say
 from nngk.training.build import is_frozen
+from nngk.training.optimiser import rate_of
+from nngk.training.presets import preset_settings, usual_rate
 from nngk.training.settings import BEFORE, OF_THE_MACHINE, RETIRED
 
 # What may differ between the calls that make up one comparison: who takes part, and the machine.
@@ -58,7 +60,8 @@ def compare(
         seeds: how many, counted from the settings' seed, or which.
         rates: learning rates, of which each loss gets the one that validates best; none: the settings' own.
     """
-    settings = settings or Settings(task="metric")
+    gpu = pick_device(settings.device if settings else "auto").type == "cuda"
+    settings = settings or preset_settings(None, {"task": "metric"}, gpu=gpu)
     numbers = list(range(settings.seed, settings.seed + seeds)) if isinstance(seeds, int) else list(seeds)
     out = Path(out)
     plan = _prepare(data, list(losses), settings, numbers, out)
@@ -68,7 +71,7 @@ def compare(
         for loss in losses:
             done += 1
             say(f"[{done}/{len(numbers) * len(losses)}] {loss}, seed {seed}")
-            lr = _best_rate(plan, loss, numbers[0], rates) if rates else settings.lr
+            lr = _best_rate(plan, loss, numbers[0], rates) if rates else rate_of(plan.settings)
             rows.append(_run(plan, loss, seed, lr))
         write_verdict(out, rows + _finished(out, rows), settings.task)
     return rows
@@ -98,7 +101,9 @@ def _prepare(data: Any, losses: list[str], settings: Settings, seeds: list[int],
     train_part = table.where("train").compact()
     for loss in losses:
         _check_loss(loss, train_part, settings)
-    settings = replace(settings, cache=settings.cache or str(out / "images"), freeze=_frozen(settings))
+    frozen = _frozen(settings)
+    lr = settings.lr or usual_rate(settings, frozen)
+    settings = replace(settings, cache=settings.cache or str(out / "images"), freeze=frozen, lr=lr, hold_out=True)
     _same_comparison(out, settings, table)
     return _Plan(table, settings, out)
 

@@ -28,12 +28,15 @@ SETTINGS = Settings(
     resize=18,  # a little more than the digits have, and a little room to crop
     crop_size=16,
     lr=1e-3,  # weights start at random
-    embedding_lr_factor=1.0,
     weight_lr_factor=1.0,
+    n_neighbours=100,
+    sigma_factor=1.5,
     epochs=12,
+    patience=10,
     batch_size=64,
     crop_scale=0.6,  # a digit is its whole shape
     flip=False,
+    hold_out=True,  # the page asks about the digits that were held out
 )
 
 

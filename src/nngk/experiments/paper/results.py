@@ -17,7 +17,7 @@ from nngk.training.settings import RETIRED
 IDENTITY = ("preset", "dataset", "variant", "loss", "dim", "examples", "network", "seed")
 MACHINE = ("device", "threads", "cache", "seed")  # they do not decide the figures, or have columns of their own
 # Settings that are newer than some rows, with the value that these rows had: their keys stay as they are.
-LATER = (("whiten", 0.0), ("squash", True))
+LATER = (("whiten", 0.0), ("squash", True), ("hold_out", True), ("tune", True))
 
 
 def experiment_rows(results: Path, experiment: str) -> list[Row]:

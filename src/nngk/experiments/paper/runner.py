@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from nngk import InputError
+from nngk import InputError, Settings
 from nngk.device import cpu_count, pick_device
 from nngk.experiments.paper.contents import EXPERIMENTS, find_experiment
 from nngk.experiments.paper.quick import shrink
@@ -91,6 +91,17 @@ def results_folder(given: str | Path | None, quick: bool) -> Path:
     return Path(given or (QUICK / "results" if quick else RESULTS))
 
 
+def measured_settings(settings: Settings, network: str, weights: str) -> Settings:
+    """Return a trial's settings with its network, as its figures are measured.
+
+    Images are squashed, as they were for all published figures, and those that are held out measure and nothing else.
+    """
+    settings = replace(settings, network=network, weights=weights, squash=True, hold_out=True)
+    if settings.wide == settings.dim:  # nothing is cut: it is the same run as one without 'wide'
+        settings = replace(settings, wide=None, whiten=0.0)
+    return settings
+
+
 class Plan:
     """A trial of an experiment under a preset, with its data, network and weights found."""
 
@@ -99,10 +110,7 @@ class Plan:
         self.trial = shrink(trial) if sources.quick else trial
         self.table = sources.table(trial.dataset, trial.settings.task)
         network, weights = sources.network(trial.network, trial.start)
-        s = self.trial.settings
-        self.settings = replace(s, network=network, weights=weights)
-        if s.wide == s.dim:  # nothing is cut: it is the same run as one without 'wide'
-            self.settings = replace(self.settings, wide=None, whiten=0.0)
+        self.settings = measured_settings(self.trial.settings, network, weights)
         self.key = trial_key(self.trial, self.settings)
 
     def __str__(self) -> str:

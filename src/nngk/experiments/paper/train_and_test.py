@@ -20,6 +20,7 @@ from nngk.experiments.paper.sizes import cut, is_cut, wide_job
 from nngk.experiments.paper.trial import Job
 from nngk.experiments.record import choose_rate, finished_run
 from nngk.files import read_json, write_json
+from nngk.training.optimiser import rate_of
 
 
 def train_and_test(job: Job) -> dict[str, Any]:
@@ -45,7 +46,7 @@ def final_settings(settings: Settings, chosen: dict[str, Any]) -> Settings:
 
 def choose(job: Job) -> dict[str, Any]:
     """Return learning rate and epochs, by the validation score of runs that have no test part."""
-    rates = job.trial.rates or (job.settings.lr,)
+    rates = job.trial.rates or (rate_of(job.settings),)
     if len(rates) == 1 and (job.trial.settled or job.settings.task == "classify"):
         # In classification the epoch is chosen in the run itself.
         return {"lr": rates[0], "epochs": job.settings.epochs, "seconds": 0.0}

@@ -59,4 +59,8 @@ def start_embedding(linear: nn.Linear, features: Tensor, labels: Tensor, shrinka
 
 def _directions(rows: Tensor, count: int) -> Tensor:
     """Return the ``count`` orthonormal directions (columns) in which rows extend most."""
+    if count <= 0:
+        return rows.new_empty(rows.shape[1], 0)
+    if count <= len(rows) < rows.shape[1]:  # as many directions as rows are enough, and found much faster
+        return torch.linalg.svd(rows, full_matrices=False).Vh[:count].T
     return torch.linalg.eigh(rows.T @ rows)[1].flip(1)[:, :count]
