@@ -1,0 +1,26 @@
+// The page: two views, one model.
+
+import { again, listen } from "./ask.js";
+import { complain, refresh, whenChanged } from "./changes.js";
+import { draw, newClass } from "./classes.js";
+import { find } from "./elements.js";
+import { takeToken } from "./server.js";
+
+function view() {
+  const classes = location.hash === "#classes";
+  find("view-classes").hidden = !classes;
+  find("view-ask").hidden = classes;
+  find(classes ? "nav-classes" : "nav-ask").setAttribute("aria-current", "page");
+  find(classes ? "nav-ask" : "nav-classes").removeAttribute("aria-current");
+  document.title = classes ? "Classes · nngk" : "nngk";
+}
+
+takeToken();
+listen();
+whenChanged(draw);
+whenChanged(again);
+find("filter").addEventListener("input", draw);
+find("new-class").addEventListener("click", newClass);
+addEventListener("hashchange", view);
+view();
+refresh().catch(complain);
