@@ -2,10 +2,13 @@
 
 import contextlib
 import io
+import json
+import multiprocessing as mp
 import os
 import signal
-import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import httpx
@@ -15,10 +18,12 @@ from PIL import Image
 
 from nngk import Model, create_network
 from nngk.networks.input_spec import InputSpec
-from shapes import command, environment
+from nngk.web.limits import Limits
+from nngk.web.server import serve
 
+FORK = mp.get_context("fork")
+FREE = Limits(rate=0)
 TOKEN = "a-token-for-the-tests"
-AUTHORISED = {"Authorization": f"Bearer {TOKEN}"}
 COLOURS = {
     "red": (200, 40, 40),
     "green": (40, 170, 60),
@@ -102,46 +107,60 @@ def write_model(home: Path) -> Path:
     return home / "model"
 
 
-@contextlib.contextmanager
-def serving(folder: Path, *options: str, token: str | None = TOKEN, stop: bool = True) -> Iterator["Server"]:
-    """Run ``nngk serve`` on a free port and stop it at the end."""
-    surroundings = {**environment(), "CUDA_VISIBLE_DEVICES": ""}
-    surroundings.pop("NNGK_TOKEN", None)
-    if token is not None:
-        surroundings["NNGK_TOKEN"] = token
-    log = folder.parent / "server.log"
-    with log.open("a") as lines:
-        process = subprocess.Popen(
-            command("serve", folder, "--port", 0, *options),
-            env=surroundings,
-            stdout=subprocess.PIPE,
-            stderr=lines,
-            text=True,
-        )
-    try:
-        said = process.stdout.readline()
-        assert " at http://" in said, log.read_text()
-        yield Server(process, said.split(" at ")[1].strip().split("#")[0], said, log)
-        if stop:
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(30) == 0, log.read_text()
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
-
-
 class Server:
     """A server that runs."""
 
-    def __init__(self, process: subprocess.Popen, address: str, said: str, log: Path) -> None:
-        self.process, self.address, self.said, self.log = process, address, said, log
+    def __init__(self, address: str, pid: int, log: Path) -> None:
+        self.address, self.pid, self.log = address, pid, log
 
-    def client(self, **options) -> httpx.Client:
-        return httpx.Client(base_url=self.address, timeout=60, trust_env=False, **options)
+    def client(self, token: str | None = TOKEN) -> httpx.Client:
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        return httpx.Client(base_url=self.address, timeout=60, trust_env=False, headers=headers)
+
+    def said(self) -> list[dict]:
+        """Return the lines of its log."""
+        return [json.loads(line) for line in self.log.read_text().splitlines()]
 
 
-def browser() -> str | None:
-    import shutil
+@contextlib.contextmanager
+def serving(folder: Path, *, token: str | None = TOKEN, limits: Limits = FREE, dies: bool = False) -> Iterator[Server]:
+    """Run a server in a process of its own, with the packages that are loaded already, and stop it at the end."""
+    log = folder.parent / "server.log"
+    hear, tell = FORK.Pipe(duplex=False)
+    process = FORK.Process(target=_serve, args=(folder, token, limits, log, tell), daemon=True)
+    process.start()
+    tell.close()
+    try:
+        assert hear.poll(60), "the server does not start"
+        yield Server(hear.recv(), process.pid, log)
+        if not dies:
+            os.kill(process.pid, signal.SIGTERM)
+            process.join(30)
+            assert process.exitcode == 0, log.read_text()
+    finally:
+        process.kill()
+        process.join()
+        hear.close()
 
-    return shutil.which("chromium") or shutil.which("chromium-browser") or os.environ.get("CHROMIUM")
+
+def _serve(folder: Path, token: str | None, limits: Limits, log: Path, tell: Connection) -> None:
+    with log.open("a") as lines:
+        os.dup2(lines.fileno(), 2)
+    sys.stderr = os.fdopen(2, "w", buffering=1)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    serve(folder, host="127.0.0.1", port=0, device="cpu", token=token, limits=limits, started=tell.send)
+
+
+def teach(client: httpx.Client, name: str, colour: str, numbers: Iterable[int]) -> httpx.Response:
+    return client.post("/classes", data={"name": name}, files=[("images", png(colour, n)) for n in numbers])
+
+
+def classify(client: httpx.Client, colour: str, number: int) -> dict:
+    answer = client.post("/classify", files={"image": png(colour, number)})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return every file of a folder besides the lock of its writers."""
+    return {str(p): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file() and p.name != ".lock"}

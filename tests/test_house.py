@@ -85,6 +85,12 @@ def test_the_rooms_are_those_of_the_plan():
     assert {room(module) for module in MODULES} == FLAT | set(MAY_IMPORT) | SKINS
 
 
+def test_only_the_command_line_imports_the_server():
+    """Its packages are optional."""
+    users = {room(module) for module in MODULES if any(name.split(".")[1] == "web" for name in imports(module))}
+    assert users == {"cli", "web"}
+
+
 def test_no_two_modules_have_one_name():
     """A command of the command line may be named after what it calls; nothing else shares a name."""
     names = [m.stem for m in MODULES if room(m) not in ("cli", "__main__") and m.stem != "__init__"]

@@ -3,6 +3,7 @@
 import os
 import secrets
 from pathlib import Path
+from urllib.parse import quote
 
 import click
 
@@ -104,7 +105,7 @@ def serve_command(
 
     def started(address: str) -> None:
         # Behind the '#' the token stays in the browser: it is in no request's address and in no log.
-        click.echo(f"Serving {model} at {address}{f'#token={token}' if teach else ''}")
+        click.echo(f"Serving {model} at {address}{f'#token={quote(token)}' if teach and token else ''}")
 
     limits = Limits(max_body * 2**20, max_pixels, queue, rate, timeout, batch)
     serve(model, host=host, port=port, device=device, token=token, limits=limits, started=started)

@@ -71,32 +71,25 @@ export function askForToken(then) {
 find("lock").addEventListener("click", () => askForToken());
 
 // Make a change, tell what was done with a way to undo it, and return whether it was made.
-export async function change(make_it) {
+export async function change(make_it, undoable = true) {
   if (!server.hasToken()) {
-    askForToken(() => change(make_it));
+    askForToken(() => change(make_it, undoable));
     return false;
   }
   try {
     const done = await make_it();
     await refresh();
-    tell(done.said, undoButton(done.change));
+    tell(done.said, ...(undoable ? [undoButton(done.change)] : []));
     return true;
   } catch (error) {
     showLock();
-    if (error.status === 401) askForToken(() => change(make_it));
+    if (error.status === 401) askForToken(() => change(make_it, undoable));
     complain(error);
     return false;
   }
 }
 
-function undoButton(id) {
-  return make("button", { type: "button", onclick: async () => {
-    try {
-      const done = await server.undo(id);
-      await refresh();
-      tell(done.said);
-    } catch (error) {
-      complain(error);
-    }
-  } }, "Undo");
-}
+// The answer to an undo offers no undo of its own.
+export const undo = (id) => change(() => server.undo(id), false);
+
+const undoButton = (id) => make("button", { type: "button", onclick: () => undo(id) }, "Undo");

@@ -9,6 +9,7 @@ export function draw() {
   const wanted = find("filter").value.trim().toLowerCase();
   const shown = known.classes.filter((each) => each.name.toLowerCase().includes(wanted));
   find("new-class").hidden = !can("add");
+  find("undo-last").hidden = !known.undo || !can("undo");
   find("no-classes").hidden = shown.length > 0;
   find("no-classes").textContent = known.classes.length ? "No class has such a name." : "The model knows no class yet.";
   find("class-list").replaceChildren(...shown.map(card));
@@ -65,7 +66,7 @@ function merge(name) {
 }
 
 function remove(name, images) {
-  askInDialog(`Remove ${name}?`, [make("p", {}, `The model forgets it and its ${many(images, "photo")}. The files stay where they are.`)], "Remove",
+  askInDialog(`Remove ${name}?`, [make("p", {}, `The model forgets it and its ${many(images, "photo")}. This can be undone.`)], "Remove",
     () => afterwards(() => server.remove(name)), true);
 }
 

@@ -13,7 +13,7 @@ export function make(tag, attributes = {}, ...children) {
 
 export const find = (id) => document.getElementById(id);
 
-export const percent = (share) => (share >= 0.9995 ? "100%" : share < 0.001 ? "<0.1%" : `${(100 * share).toFixed(share < 0.1 ? 1 : 0)}%`);
+export const percent = (share) => (share >= 0.9995 ? ">99.9%" : share < 0.001 ? "<0.1%" : `${(100 * share).toFixed(share < 0.1 ? 1 : 0)}%`);
 
 export const many = (count, thing) => `${count} ${thing}${count === 1 ? "" : "s"}`;
 

@@ -3,9 +3,9 @@
 const KEY = "nngk-token";
 
 export function takeToken() {
-  const given = /^#token=([\w-]+)$/.exec(location.hash);
+  const given = /^#token=(.+)$/.exec(location.hash);
   if (!given) return;
-  sessionStorage.setItem(KEY, given[1]);
+  sessionStorage.setItem(KEY, decodeURIComponent(given[1]));
   history.replaceState(null, "", location.pathname);
 }
 
