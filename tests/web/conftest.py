@@ -3,6 +3,7 @@
 import shutil
 
 import pytest
+
 from serving import serving, write_model
 
 

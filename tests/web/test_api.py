@@ -7,9 +7,9 @@ import shutil
 import pytest
 import torch
 from PIL import Image
-from serving import TOKEN, classify, coloured, contents, encoded_png, png, serving, teach
 
 from nngk import Model
+from serving import TOKEN, classify, coloured, contents, encoded_png, png, serving, teach
 
 
 def test_answers_are_those_of_the_library(server, tmp_path):
