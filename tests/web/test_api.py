@@ -12,6 +12,7 @@ from nngk import Model
 from serving import TOKEN, classify, coloured, contents, encoded_png, png, serving, teach
 
 
+@pytest.mark.thorough
 def test_answers_are_those_of_the_library(server, tmp_path):
     wide = Image.new("RGB", (301, 120), (40, 70, 200))
     wide.paste((200, 40, 40), (0, 0, 90, 120))
@@ -127,6 +128,7 @@ def test_what_cameras_write_beside_the_pixels_is_not_kept(folder):
     assert not any(b"SECRET" in path.read_bytes() for path in kept)
 
 
+@pytest.mark.thorough
 def test_pictures_without_a_class_are_cleared_at_the_next_start(folder):
     with serving(folder) as server, server.client() as client:
         teach(client, "yellow", "yellow", range(2))

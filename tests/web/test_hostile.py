@@ -80,6 +80,7 @@ def resident(pid):
     return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM"))
 
 
+@pytest.mark.thorough
 def test_hostile_pictures_are_refused_in_little_memory(server):
     before, state = resident(server.pid), contents(server.folder)
     with server.client() as client:
@@ -93,6 +94,7 @@ def test_hostile_pictures_are_refused_in_little_memory(server):
     assert resident(server.pid) - before < 300
 
 
+@pytest.mark.thorough
 def test_flipped_bits_are_answered_or_refused(server):
     with server.client() as client:
         for seed in range(30):
@@ -131,6 +133,7 @@ CHANGES = [
 ]
 
 
+@pytest.mark.thorough
 def test_without_the_token_nothing_changes(server, folder):
     state = contents(server.folder)
     wrong = [None, "x", TOKEN[:-1], TOKEN + "x", TOKEN.upper(), "tökën"]
@@ -227,6 +230,7 @@ def test_oversized_and_broken_heads(server):
         assert client.get("/health").status_code == 200
 
 
+@pytest.mark.thorough
 def test_limits_on_body_pixels_and_rate(colours):
     tight = replace(FREE, body=200_000, pixels=10_000, rate=5.0)
     with serving(colours, limits=tight) as server, server.client(None) as client:
@@ -250,6 +254,7 @@ def test_limits_on_body_pixels_and_rate(colours):
         assert client.post("/classify", files={"image": png("red", 1)}).status_code == 200
 
 
+@pytest.mark.thorough
 def test_slow_clients_are_cut(colours, monkeypatch):
     monkeypatch.setattr(nngk.web.server, "_HEADER_SECONDS", 0.5)
     with serving(colours, limits=replace(FREE, seconds=0.7)) as server:

@@ -63,6 +63,7 @@ def test_many_clients_while_classes_are_added(folder):
     assert len(Model.load(folder, "cpu").centres) == 36 + 6
 
 
+@pytest.mark.thorough
 def test_a_full_queue_is_answered_with_a_time_to_come_back(colours):
     with serving(colours, limits=replace(FREE, waiting=1, at_once=1)) as server, ThreadPoolExecutor(12) as pool:
 

@@ -68,7 +68,7 @@ function actions(unknown) {
 }
 
 function correct() {
-  const choice = make("select", { name: "name", required: true }, make("option", { value: "" }, "Choose a class"),
+  const choice = make("select", { name: "name", required: true, "aria-label": "It is" }, make("option", { value: "" }, "Choose a class"),
     ...known.classes.map((each) => make("option", { value: each.name }, each.name)));
   open("What is it?", [make("label", { class: "field" }, make("span", {}, "It is"), choice)], "Correct it", choice,
     () => server.teach(choice.value, [asked]));

@@ -60,7 +60,7 @@ function rename(name) {
 
 function merge(name) {
   const others = known.classes.filter((each) => each.name !== name);
-  const choice = make("select", { name: "target" }, ...others.map((each) => make("option", { value: each.name }, each.name)));
+  const choice = make("select", { name: "target", "aria-label": "It becomes a part of" }, ...others.map((each) => make("option", { value: each.name }, each.name)));
   askInDialog(`Merge ${name} into another class`, [make("label", { class: "field" }, make("span", {}, "It becomes a part of"), choice)], "Merge",
     (data) => afterwards(() => server.merge(name, data.get("target"))));
 }
