@@ -23,6 +23,7 @@ MAY_IMPORT = {
     "model": {"kernel", "bank", "search", "data", "networks", "metrics"},
     "sklearn": {"kernel", "search"},
     "training": {"kernel", "bank", "losses", "search", "data", "networks", "metrics", "model"},
+    "web": {"model", "networks", "data"},
     "experiments": {"kernel", "bank", "losses", "search", "data", "networks", "metrics", "model", "training"},
 }
 SKINS = {"cli", "__init__", "__main__", "moved"}  # these may import everything
@@ -82,6 +83,12 @@ def test_no_import_inside_a_function_hides_a_cycle(module):
 
 def test_the_rooms_are_those_of_the_plan():
     assert {room(module) for module in MODULES} == FLAT | set(MAY_IMPORT) | SKINS
+
+
+def test_only_the_command_line_imports_the_server():
+    """Its packages are optional."""
+    users = {room(module) for module in MODULES if any(name.split(".")[1] == "web" for name in imports(module))}
+    assert users == {"cli", "web"}
 
 
 def test_no_two_modules_have_one_name():

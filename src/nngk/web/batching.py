@@ -1,0 +1,98 @@
+"""Concurrent questions answered in one pass of the network."""
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import Tensor
+
+from nngk.model import Model
+from nngk.web.refusals import Busy
+from nngk.web.served import Snapshot
+
+Kind = Literal["classify", "search", "embed"]
+
+
+@dataclass(frozen=True)
+class Question:
+    """One picture and what is asked about it."""
+
+    kind: Kind
+    picture: Tensor  # uint8 (3, height, width)
+    count: int = 0  # images behind the answer, or neighbours
+    answer: "Future[tuple[Snapshot, Any]]" = field(default_factory=Future)
+
+
+class Batcher:
+    """One thread that takes what is waiting, up to ``at_once`` questions, and asks the model once for each kind."""
+
+    def __init__(
+        self, now: Callable[[], Snapshot], *, waiting: int, at_once: int, observe: Callable[[int], object]
+    ) -> None:
+        self._now, self._at_once, self._observe = now, at_once, observe
+        self._queue: queue.Queue[Question | None] = queue.Queue(waiting)
+        self._thread = threading.Thread(target=self._work, name="nngk-batches", daemon=True)
+        self._thread.start()
+
+    def __len__(self) -> int:
+        return self._queue.qsize()
+
+    def has_room(self) -> bool:
+        """Return whether another question would be answered."""
+        return self._thread.is_alive() and not self._queue.full()
+
+    def ask(self, question: Question) -> "Future[tuple[Snapshot, Any]]":
+        """Put a question in the queue and return its answer to come. Raise Busy if the queue is full."""
+        try:
+            self._queue.put_nowait(question)
+        except queue.Full:
+            raise Busy from None
+        return question.answer
+
+    def close(self) -> None:
+        """Answer what is waiting, and end the thread."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        going = True
+        while going:
+            taken = [self._queue.get()]
+            while len(taken) < self._at_once and not self._queue.empty():
+                taken.append(self._queue.get())
+            going = None not in taken
+            # Who no longer waits is left out.
+            asked = [each for each in taken if each is not None and each.answer.set_running_or_notify_cancel()]
+            for kind in ("classify", "search", "embed"):
+                same = [question for question in asked if question.kind == kind]
+                if same:
+                    self._observe(len(same))
+                    _answer(same, self._now())
+
+
+def _answer(questions: list[Question], snapshot: Snapshot) -> None:
+    """Answer questions of one kind together; where that fails, each alone, so that one bad picture spoils no other."""
+    try:
+        found = _ask(snapshot.model, questions)
+    except Exception as error:
+        if len(questions) == 1:
+            questions[0].answer.set_exception(error)
+        else:
+            for question in questions:
+                _answer([question], snapshot)
+        return
+    for question, value in zip(questions, found):
+        question.answer.set_result((snapshot, value))
+
+
+def _ask(model: Model, questions: list[Question]) -> list[Any]:
+    pictures = [question.picture for question in questions]
+    kind, most = questions[0].kind, max(question.count for question in questions)
+    if kind == "classify":
+        return list(model.classify(pictures, evidence=most))
+    if kind == "search":  # never more neighbours than there are images
+        return list(model.search(pictures, k=max(1, min(most, len(model.centres)))))
+    return list(model.embed(pictures))

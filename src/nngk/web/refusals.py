@@ -1,0 +1,82 @@
+"""Answers to what cannot be done: JSON with a sentence, and the status that says whose turn it is."""
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+
+from nngk.errors import InputError
+
+RETRY = {"Retry-After": "1"}
+
+
+class Conflict(InputError):
+    """The model is no longer what the request takes it for."""
+
+
+class Busy(Exception):
+    """More is waiting than the server holds."""
+
+
+def as_text(words: object) -> str:
+    """Return a text that JSON can carry: bytes of a file name that are no text become question marks.
+
+    >>> as_text("ca\\udcfft")
+    'ca?t'
+    """
+    return str(words).encode("utf-8", "replace").decode()
+
+
+def refusal(status: int, sentence: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    """Return an answer that says in a sentence what was wrong."""
+    return JSONResponse({"error": as_text(sentence)}, status, headers)
+
+
+def _of_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    sentences = {404: "There is nothing at this address.", 405: "This address does not take such requests."}
+    plain = error.detail in ("Not Found", "Method Not Allowed")
+    return refusal(
+        error.status_code, sentences[error.status_code] if plain else error.detail, dict(error.headers or {})
+    )
+
+
+def _of_form(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    wrong = [f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in error.errors()[:3]]
+    return refusal(422, f"The request does not fit the description at /openapi.json ({'; '.join(wrong)}).")
+
+
+def _of_input(request: Request, error: Exception) -> Response:
+    return refusal(409 if isinstance(error, Conflict) else 422, str(error))
+
+
+def _of_busy(request: Request, error: Exception) -> Response:
+    return refusal(503, "Too many requests are waiting: try again in a moment.", RETRY)
+
+
+def _of_time(request: Request, error: Exception) -> Response:
+    return refusal(504, "The answer took too long; a change may still be made. Try again, or look at /classes.")
+
+
+def _of_disk(request: Request, error: Exception) -> Response:
+    assert isinstance(error, OSError)
+    return refusal(507, f"The model could not be written ({error.strerror or 'disk error'}); it is as it was before.")
+
+
+def _of_bug(request: Request, error: Exception) -> Response:
+    return refusal(500, "Something went wrong inside the server; its log says what.")
+
+
+def answer_with_sentences(app: FastAPI) -> None:
+    """Let an app answer everything that is raised with JSON."""
+    for kind, handler in (
+        (HTTPException, _of_http),
+        (RequestValidationError, _of_form),
+        (InputError, _of_input),
+        (Busy, _of_busy),
+        (TimeoutError, _of_time),
+        (OSError, _of_disk),
+        (Exception, _of_bug),
+    ):
+        app.add_exception_handler(kind, handler)

@@ -1,0 +1,102 @@
+"""The model that answers, and the one way to change it: a new state on the disk, then in the place of the old one."""
+
+import secrets
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nngk.files import locked
+from nngk.model import Model
+from nngk.web.photos import photo_id
+from nngk.web.refusals import Conflict
+from nngk.web.taught import clear_unnamed
+
+UNDO_STEPS = 5  # each keeps the centres of a state in memory
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A state of the model, which never changes: answers of one pass come from one of these."""
+
+    model: Model
+    version: int
+
+    @cached_property
+    def photos_by_class(self) -> dict[str, list[str]]:
+        """Return the ids of each class's photos, in the order in which they came."""
+        out: dict[str, list[str]] = {name: [] for name in self.model.class_names}
+        names = self.model.class_names
+        for label, source in zip(self.model.labels.tolist(), self.model.sources):
+            out[names[label]].append(photo_id(source))
+        return out
+
+    @cached_property
+    def sources(self) -> dict[str, str]:
+        """Return where each photo came from, by its id."""
+        return {photo_id(source): source for source in self.model.sources}
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change that was made, and the states around it."""
+
+    id: str
+    before: tuple[Any, Any]  # the classes and the familiar images
+    after: Any  # the classes
+
+
+class ServedModel:
+    """The model of a folder: readers take ``now``; changes are made one after the other on a copy."""
+
+    def __init__(self, folder: Path, device: str, *, may_change: bool = False) -> None:
+        self.folder, self.device = folder, device
+        self._turn = threading.Lock()
+        self._undo: list[Change] = []
+        self.now = Snapshot(Model.load(folder, device), 1)
+        if may_change:
+            with locked(folder):  # no other server is between keeping a picture and naming it
+                clear_unnamed(folder, Model.load(folder, "cpu").sources)
+
+    @property
+    def undo_id(self) -> str | None:
+        """Return the change that can be undone, if there is one."""
+        return self._undo[-1].id if self._undo else None
+
+    def change(self, make: Callable[[Model], object]) -> str:
+        """Let ``make`` change a copy of the model, save it, and answer with it from then on; return the change's id.
+
+        When this returns, the change is on the disk. If it raises, the model is as it was.
+        """
+        with self._turn:
+            with Model.changing(self.folder, self.device) as model:
+                before = model.classes, model.familiar
+                make(model)
+            done = Change(secrets.token_hex(8), before, model.classes)
+            self._undo = [*self._undo, done][-UNDO_STEPS:]
+            self.now = Snapshot(model, self.now.version + 1)
+            return done.id
+
+    def undo(self, change: str) -> None:
+        """Take the latest change back. Raise Conflict if it is another one, or the folder was changed since."""
+        with self._turn:
+            if self.undo_id != change:
+                raise Conflict("Only the latest change can be undone, and this is not it.")
+            last = self._undo[-1]
+            with Model.changing(self.folder, self.device) as model:
+                if not _same(model.classes, last.after):
+                    raise Conflict("Somebody else has changed the model's folder since, so that this cannot be undone.")
+                model.classes, model.familiar = last.before
+            self._undo = self._undo[:-1]
+            self.now = Snapshot(model, self.now.version + 1)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Return whether two states have the same classes with the same centres."""
+    return (one.names, one.sources) == (other.names, other.sources) and all(
+        torch.equal(getattr(one, field), getattr(other, field)) for field in ("centres", "labels", "theta")
+    )

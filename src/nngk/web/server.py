@@ -1,0 +1,122 @@
+"""A process that listens: sockets, signals, tokens and logs around the application."""
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from nngk.errors import InputError
+from nngk.web.app import create_app
+from nngk.web.limits import Limits
+from nngk.web.request_log import JsonLines
+
+_HEADER_SECONDS = 10.0
+_HEADER_BYTES = 32 * 2**10
+_CONNECTIONS = 1024
+
+
+def serve(
+    folder: Path,
+    *,
+    host: str,
+    port: int,
+    device: str,
+    token: str | None,
+    limits: Limits,
+    started: Callable[[str], object],
+) -> None:
+    """Serve the model of a folder until SIGTERM or SIGINT, then answer what was asked and return.
+
+    ``started`` hears the address when the server is ready; port 0 takes any that is free.
+    """
+    with _listening(host, port) as listener:
+        shown = f"[{host}]" if ":" in host else host
+        address = f"http://{shown}:{listener.getsockname()[1]}/"
+        app = create_app(folder, device=device, token=token, limits=limits, host=host, started=lambda: started(address))
+        _log_as_json()
+        config = uvicorn.Config(
+            app,
+            http=PatientProtocol,
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=_CONNECTIONS,
+            h11_max_incomplete_event_size=_HEADER_BYTES,
+            timeout_graceful_shutdown=int(2 * limits.seconds) + 1,
+        )
+        server = uvicorn.Server(config)
+
+        def stop(number: int, frame: Any) -> None:
+            server.should_exit = True
+
+        # uvicorn repeats a signal after it has stopped: this ends the process as after any other work that is done.
+        before = signal.signal(signal.SIGTERM, stop)
+        try:
+            server.run(sockets=[listener])
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+
+class PatientProtocol(H11Protocol):
+    """HTTP/1.1 whose patience with the head of a request has an end."""
+
+    _due: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for the head of a request."""
+        super().connection_made(transport)
+        self._expect_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes in; whoever has sent a part of a head must send the rest in time."""
+        if self._due is None and self._idle():
+            self._expect_head()
+        super().data_received(data)
+        if not self._idle():
+            self._forget()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no longer."""
+        self._forget()
+        super().connection_lost(exc)
+
+    def _idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _expect_head(self) -> None:
+        self._due = self.loop.call_later(_HEADER_SECONDS, self.transport.close)
+
+    def _forget(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=_CONNECTIONS)
+    except OSError as error:
+        raise InputError(
+            f"The server cannot listen at {host}, port {port} ({error.strerror or error}): choose another with --port "
+            "or --host."
+        ) from None
+
+
+def _log_as_json() -> None:
+    """Write the log as lines of JSON on standard error."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines())
+    for name, level in (("uvicorn", logging.WARNING), ("nngk.requests", logging.INFO)):
+        log = logging.getLogger(name)
+        log.handlers, log.propagate = [handler], False
+        log.setLevel(level)

@@ -1,0 +1,108 @@
+"""What the routes share: the model, the threads that work for it, and the token that guards it."""
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Depends, UploadFile
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from PIL import Image
+from starlette.exceptions import HTTPException
+
+from nngk.data.decode import fitted
+from nngk.model import Model
+from nngk.web.batching import Batcher, Kind, Question
+from nngk.web.counters import Counters
+from nngk.web.limits import Limits
+from nngk.web.refusals import Busy
+from nngk.web.schemas import Changed
+from nngk.web.served import ServedModel, Snapshot
+from nngk.web.uploads import read_upload
+
+T = TypeVar("T")
+_CHANGES_WAITING = 16
+_bearer = HTTPBearer(auto_error=False, description="The token that the server was started with.")
+
+
+class Service:
+    """A served model with one thread for the network, one for changes, and two that decode pictures."""
+
+    def __init__(self, folder: Path, *, device: str, token: str | None, limits: Limits) -> None:
+        self.token, self.limits = token, limits
+        self.served = ServedModel(folder, device, may_change=token is not None)
+        self.counters = Counters()
+        self.batcher = Batcher(
+            lambda: self.served.now,
+            waiting=limits.waiting,
+            at_once=limits.at_once,
+            observe=self.counters.batches.observe,
+        )
+        self.counters.watch(lambda: len(self.batcher), lambda: self.served.now)
+        self._decoders = ThreadPoolExecutor(2, "nngk-decode")
+        self._changer = ThreadPoolExecutor(1, "nngk-change")
+        self._changes = 0
+
+    def close(self) -> None:
+        """Finish what was begun."""
+        self._changer.shutdown()
+        self._decoders.shutdown()
+        self.batcher.close()
+
+    def changes(self) -> list[str]:
+        """Return what this server can change."""
+        able = [name for name in ("add", "remove", "rename", "merge") if hasattr(Model, name)]
+        return [] if self.token is None else [*able, "undo"]
+
+    async def decoded(self, upload: UploadFile, then: Callable[[Image.Image], T]) -> T:
+        """Return what ``then`` makes of an uploaded picture; the picture itself, which may be large, is let go."""
+        return await self._within(
+            self._decoders, lambda: then(read_upload(upload.file, self.limits.pixels)), self.limits.seconds
+        )
+
+    async def ask(self, kind: Kind, upload: UploadFile, count: int = 0) -> tuple[Snapshot, Any]:
+        """Return the state of the model that answered, and its answer about an uploaded picture."""
+        spec = self.served.now.model.network.input
+        picture = await self.decoded(upload, lambda image: fitted(image, spec.resize, squash=spec.squash))
+        coming = self.batcher.ask(Question(kind, picture, count))
+        async with asyncio.timeout(self.limits.seconds):
+            return await asyncio.wrap_future(coming)
+
+    async def change(self, said: str, make: Callable[[Model], object]) -> Changed:
+        """Change the model and return when that is on the disk. ``said`` is what a person is told."""
+        change = await self._in_turn(lambda: self.served.change(make))
+        return Changed(change=change, said=said, version=self.served.now.version)
+
+    async def undo(self, change: str) -> Changed:
+        """Take the latest change back."""
+        await self._in_turn(lambda: self.served.undo(change))
+        return Changed(change=self.served.undo_id, said="The change was undone.", version=self.served.now.version)
+
+    async def _in_turn(self, work: Callable[[], T]) -> T:
+        if self._changes >= _CHANGES_WAITING:
+            raise Busy
+        self._changes += 1
+        try:
+            done = await self._within(self._changer, work, 2 * self.limits.seconds)
+        finally:
+            self._changes -= 1
+        self.counters.changes.inc()
+        return done
+
+    async def _within(self, pool: ThreadPoolExecutor, work: Callable[[], T], seconds: float) -> T:
+        async with asyncio.timeout(seconds):
+            return await asyncio.get_running_loop().run_in_executor(pool, work)
+
+    def guard(self) -> Any:
+        """Return a dependency that lets in only who knows the token."""
+
+        def check(given: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]) -> None:
+            if self.token is None:
+                raise HTTPException(403, "This server was started without a token, so that nothing can be changed.")
+            known = given is not None and secrets.compare_digest(given.credentials.encode(), self.token.encode())
+            if not known:
+                raise HTTPException(401, "The token is missing or wrong.", {"WWW-Authenticate": "Bearer"})
+
+        return Depends(check)

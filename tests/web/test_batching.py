@@ -1,0 +1,101 @@
+"""Concurrent questions share a pass of the network, and do not spoil each other's answers."""
+
+import threading
+
+import pytest
+import torch
+
+from nngk import Model
+from nngk.data.decode import fitted
+from nngk.errors import InputError
+from nngk.web.batching import Batcher, Question
+from nngk.web.refusals import Busy
+from nngk.web.served import Snapshot
+from serving import coloured
+
+
+class Held:
+    """A batcher whose thread is held at its first pass until it is let go."""
+
+    def __init__(self, model, **options):
+        self.sizes, self.begun, self.go = [], threading.Event(), threading.Event()
+        settings = {"waiting": 100, "at_once": 32} | options
+        self.batcher = Batcher(lambda: Snapshot(model, 1), observe=self.observe, **settings)
+
+    def observe(self, size):
+        self.sizes.append(size)
+        self.begun.set()
+        assert self.go.wait(30)
+
+
+def picture(colour, number):
+    return fitted(coloured(colour, number), 24)
+
+
+@pytest.fixture(scope="module")
+def model(colours):
+    return Model.load(colours, "cpu")
+
+
+def test_what_waits_is_answered_in_one_pass_of_each_kind(model):
+    held = Held(model)
+    first = held.batcher.ask(Question("embed", picture("red", 0)))
+    assert held.begun.wait(30)
+    asked = [(c, held.batcher.ask(Question("classify", picture(c, 9), n))) for n, c in enumerate(("red", "blue"))]
+    found = held.batcher.ask(Question("search", picture("green", 9), 99))
+    held.go.set()
+    assert [answer.result(30)[1].label for _, answer in asked] == [colour for colour, _ in asked]
+    assert len(found.result(30)[1]) == 36  # never more than there are
+    assert held.sizes == [1, 2, 1] and first.result(30)[1].shape == (8,)
+    alone = [model.classify(picture(colour, 9), evidence=1).probability for colour, _ in asked]
+    assert [answer.result()[1].probability for _, answer in asked] == pytest.approx(alone, rel=1e-4)
+    held.batcher.close()
+
+
+def test_a_pass_has_a_largest_size_and_closing_answers_what_waits(model):
+    held = Held(model, at_once=4)
+    waiting = [held.batcher.ask(Question("embed", picture("red", n))) for n in range(11)]
+    held.go.set()
+    held.batcher.close()
+    assert all(answer.done() for answer in waiting) and max(held.sizes) <= 4 and sum(held.sizes) == 11
+    rows = torch.stack([answer.result()[1] for answer in waiting])
+    torch.testing.assert_close(rows, model.embed([picture("red", n) for n in range(11)]), atol=1e-5, rtol=1e-4)
+
+
+def test_a_full_queue_says_so(model):
+    held = Held(model, waiting=2)
+    held.batcher.ask(Question("embed", picture("red", 0)))
+    assert held.begun.wait(30)
+    later = [held.batcher.ask(Question("embed", picture("red", 0))) for _ in range(2)]
+    assert not held.batcher.has_room()
+    with pytest.raises(Busy):
+        held.batcher.ask(Question("embed", picture("red", 0)))
+    held.go.set()
+    assert [answer.result(30)[1].shape for answer in later] == [(8,), (8,)]
+    assert held.batcher.has_room()
+    held.batcher.close()
+    assert not held.batcher.has_room()
+
+
+def test_one_bad_picture_spoils_no_other(model):
+    held = Held(model)
+    held.batcher.ask(Question("embed", picture("red", 0)))
+    assert held.begun.wait(30)
+    good = [held.batcher.ask(Question("classify", picture("blue", n), 1)) for n in range(2)]
+    bad = held.batcher.ask(Question("classify", torch.zeros(9, 2, 2, 2), 1))
+    held.go.set()
+    assert [answer.result(30)[1].label for answer in good] == ["blue", "blue"]
+    with pytest.raises(InputError, match="shape"):
+        bad.result(30)
+    held.batcher.close()
+
+
+def test_who_no_longer_waits_costs_nothing(model):
+    held = Held(model)
+    held.batcher.ask(Question("embed", picture("red", 0)))
+    assert held.begun.wait(30)
+    gone = held.batcher.ask(Question("classify", picture("red", 1), 1))
+    assert gone.cancel()
+    held.go.set()
+    held.batcher.close()
+    assert held.sizes == [1]

@@ -1,0 +1,287 @@
+"""What strangers may send: it gets an answer of the 4xx kind, costs little, and changes nothing."""
+
+import io
+import pickle
+import socket
+import struct
+import time
+import zlib
+from dataclasses import replace
+from http.client import HTTPConnection
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import nngk.web.server
+from serving import FREE, TOKEN, classify, coloured, contents, encoded_png, png, serving, teach
+
+
+def jpeg(side=200):
+    out = io.BytesIO()
+    coloured("red", 1, side).save(out, "JPEG")
+    return out.getvalue()
+
+
+def chunk(kind, data):
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png_of(width, height, *chunks, depth=8, colour=2):
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + head + b"".join(chunks) + chunk(b"IEND", b"")
+
+
+def flipped(data, seed):
+    rng = np.random.default_rng(seed)
+    out = bytearray(data)
+    for place in rng.integers(20, len(out), 40):
+        out[place] ^= 1 << rng.integers(8)
+    return bytes(out)
+
+
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 100 100\n%%EndComments\n(%pipe%id) (w) file\nshowpage\n"
+BOMB = png_of(30_000, 30_000, chunk(b"IDAT", zlib.compress(bytes(10_000_000), 9)))
+HOSTILE = {
+    "nothing": b"",
+    "one byte": b"\xff",
+    "text": b"hello" * 100,
+    "html": b"<html><script>alert(1)</script></html>",
+    "svg": b'<svg xmlns="http://www.w3.org/2000/svg"><image href="file:///etc/passwd"/></svg>',
+    "eps": EPS,
+    "eps with a wrong name": b"\xc5\xd0\xd3\xc6" + bytes(100) + EPS,
+    "pdf": b"%PDF-1.7\n1 0 obj\n<<>>\nendobj\n",
+    "zip": b"PK\x03\x04" + bytes(500),
+    "elf": b"\x7fELF" + bytes(500),
+    "pickle": pickle.dumps(print),
+    "truncated jpeg": jpeg()[:700],
+    "truncated png": encoded_png(coloured("red", 1, 200))[:5000],
+    "head of a jpeg": jpeg()[:20],
+    "head of a png": png("red", 1)[:40],
+    "png without pixels": png_of(10, 10),
+    "png of no size": png_of(0, 10, chunk(b"IDAT", zlib.compress(b""))),
+    "png of a wrong depth": png_of(10, 10, chunk(b"IDAT", zlib.compress(bytes(400))), depth=7),
+    "bomb": BOMB,
+    "larger bomb": png_of(2**31 - 1, 2**31 - 1, chunk(b"IDAT", zlib.compress(bytes(1000)))),
+    "bomb of text": png_of(4, 4, chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(80_000_000), 9))),
+    "long and thin": png_of(2**31 - 1, 1, chunk(b"IDAT", zlib.compress(bytes(1000)))),
+    "gif of nothing": b"GIF89a" + struct.pack("<HH", 65535, 65535) + b"\0\0\0;",
+    "bmp of a huge size": b"BM" + struct.pack("<IHHIIiiHH", 60, 0, 0, 54, 40, 2**30, 2**30, 1, 24) + bytes(24),
+    "tiff that points to itself": b"II*\0\x08\0\0\0" + struct.pack("<HHHIII", 1, 256, 4, 1, 5, 8),
+    "webp of garbage": b"RIFF" + struct.pack("<I", 100) + b"WEBPVP8 " + bytes(range(92)),
+}
+
+
+def resident(pid):
+    """The largest memory that a process has had, in MiB."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM"))
+
+
+@pytest.mark.thorough
+def test_hostile_pictures_are_refused_in_little_memory(server):
+    before, state = resident(server.pid), contents(server.folder)
+    with server.client() as client:
+        for route, field, rest in (("/classify", "image", {}), ("/classes", "images", {"name": "hostile"})):
+            for name, data in HOSTILE.items():
+                answer = client.post(route, data=rest, files={field: ("x.jpg", data, "image/jpeg")})
+                assert answer.status_code in (413, 422), (name, answer.status_code, answer.text)
+                assert len(answer.json()["error"]) > 20 and "/" not in answer.json()["error"].replace("/openapi", "")
+        assert classify(client, "red", 1)["label"] == "red"
+    assert contents(server.folder) == state
+    assert resident(server.pid) - before < 300
+
+
+@pytest.mark.thorough
+def test_flipped_bits_are_answered_or_refused(server):
+    with server.client() as client:
+        for seed in range(30):
+            for whole in (jpeg(), encoded_png(coloured("red", 1, 60))):
+                answer = client.post("/classify", files={"image": flipped(whole, seed)})
+                assert answer.status_code in (200, 413, 422), (seed, answer.text)
+
+
+def test_requests_that_are_not_what_they_say(server):
+    text_part = b"--x\r\nContent-Disposition: form-data; name=image\r\n\r\ntext\r\n--x--"
+    with server.client() as client:
+        for body, kind in (
+            (b"{}", "application/json"),
+            (b"{", "application/json"),
+            (b"garbage", "multipart/form-data; boundary=x"),
+            (b"garbage", "multipart/form-data"),
+            (text_part, "multipart/form-data; boundary=x"),
+            (b"a=b", "application/x-www-form-urlencoded"),
+            (b"\xff\xfe", "text/plain; charset=utf-16"),
+        ):
+            for route in ("/classify", "/classes", "/undo"):
+                answer = client.post(route, content=body, headers={"Content-Type": kind})
+                assert 400 <= answer.status_code < 500 and answer.json()["error"], (kind, route, answer.text)
+        for query in ("k=0", "k=1001", "k=x", "k=-1", "k=1e3"):
+            assert client.post(f"/search?{query}", files={"image": png("red", 1)}).status_code == 422
+        undo = client.post("/undo", content=b'{"change": "\\ud800"}', headers={"Content-Type": "application/json"})
+        assert undo.status_code in (409, 422)
+
+
+CHANGES = [
+    ("POST", "/classes", {"data": {"name": "new"}, "files": {"images": png("yellow", 1)}}),
+    ("DELETE", "/classes", {"params": {"name": "red"}}),
+    ("POST", "/undo", {"json": {"change": "x"}}),
+    ("POST", "/classes/rename", {"json": {"old": "red", "new": "x"}}),
+    ("POST", "/classes/merge", {"json": {"source": "red", "target": "blue"}}),
+]
+
+
+@pytest.mark.thorough
+def test_without_the_token_nothing_changes(server, folder):
+    state = contents(server.folder)
+    wrong = [None, "x", TOKEN[:-1], TOKEN + "x", TOKEN.upper(), "tökën"]
+    for token in wrong:
+        with server.client(None) as client:
+            headers = {} if token is None else {"Authorization": f"Bearer {token}".encode()}
+            for method, path, rest in CHANGES:
+                answer = client.request(method, path, headers=headers, **rest)
+                assert answer.status_code in (401, 404), (token, path, answer.text)
+            for header in (f"Basic {TOKEN}", TOKEN, f"bearer{TOKEN}"):
+                answer = client.delete("/classes", params={"name": "red"}, headers={"Authorization": header})
+                assert answer.status_code == 401 and answer.headers["www-authenticate"] == "Bearer"
+            assert client.delete("/classes", params={"name": "red", "token": TOKEN}).status_code == 401
+    assert contents(server.folder) == state
+    state = contents(folder)
+    with serving(folder, token=None) as closed, closed.client() as client:
+        assert client.get("/classes").json()["changes"] == []
+        for method, path, rest in CHANGES:
+            assert client.request(method, path, **rest).status_code in (403, 404)
+        assert classify(client, "red", 1)["label"] == "red"
+    assert contents(folder) == state
+
+
+def raw(server, request, patience=5.0):
+    """Send bytes as they are, and return what comes back until the server closes or falls silent."""
+    where = urlsplit(server.address)
+    with socket.create_connection((where.hostname, where.port), timeout=patience) as connection:
+        connection.sendall(request)
+        out = b""
+        try:
+            while data := connection.recv(65536):
+                out += data
+        except (TimeoutError, ConnectionResetError):
+            pass
+        return out
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/photos/../../etc/passwd",
+        "/photos/%2e%2e%2f%2e%2e%2fetc%2fpasswd",
+        "/photos/..%5c..%5cwindows",
+        "/photos/%00",
+        "/photos//etc/passwd",
+        "/photos/file:%2f%2f%2fetc%2fpasswd",
+        "/page/../app.py",
+        "/page/..%2fapp.py",
+        "/page/%2e%2e/app.py",
+        "/page/app.py",
+        "/page/index.html%00.js",
+        "/page//etc/passwd",
+        "/static/index.html",
+        "/model.json",
+        "/../model.json",
+    ],
+)
+def test_paths_lead_nowhere_else(server, path):
+    said = raw(server, f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+    status = int(said.split(b" ", 2)[1])
+    assert status in (400, 404, 422) and b"root:" not in said and b"import" not in said
+
+
+def test_headers_of_every_answer(server):
+    with server.client() as client:
+        for answer in (
+            client.get("/"),
+            client.get("/page/main.js"),
+            client.get("/nothing"),
+            client.post("/classify"),
+            client.post("/classify", headers={"Origin": "https://elsewhere.example"}, files={"image": png("red", 1)}),
+            client.options("/classify", headers={"Origin": "https://x.y", "Access-Control-Request-Method": "POST"}),
+        ):
+            policy = answer.headers["content-security-policy"]
+            assert "default-src 'none'" in policy and "unsafe" not in policy and "http" not in policy
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert answer.headers["x-frame-options"] == "DENY" and "server" not in answer.headers
+            assert not any(name.startswith("access-control") for name in answer.headers)
+        other = client.post("/classify", headers={"Sec-Fetch-Site": "cross-site"}, files={"image": png("red", 1)})
+        assert other.status_code == 403
+        for host in ("elsewhere.example", "127.0.0.1.elsewhere.example:80", "", "[::2]:80"):
+            assert client.get("/classes", headers={"Host": host}).status_code == 421
+        assert client.get("/classes", headers={"Host": "localhost:9"}).status_code == 200
+
+
+def test_oversized_and_broken_heads(server):
+    long = b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"x" * 200_000 + b"\r\n\r\n"
+    assert b" 400 " in raw(server, long)[:30] or raw(server, long) == b""
+    assert b" 400 " in raw(server, b"GET / HTTP/1.1\r\nHost: localhost\r\nbroken\r\n\r\n")[:30]
+    head = b"POST /classify HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    smuggled = head + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nG"
+    assert int(raw(server, smuggled, 2.0).split(b" ", 2)[1]) >= 400
+    with server.client() as client:
+        assert client.get("/health").status_code == 200
+
+
+@pytest.mark.thorough
+def test_limits_on_body_pixels_and_rate(colours):
+    tight = replace(FREE, body=200_000, pixels=10_000, rate=5.0)
+    with serving(colours, limits=tight) as server, server.client(None) as client:
+        too_long = client.post("/classify", files={"image": b"x" * 300_000})
+        assert too_long.status_code == 413 and "bytes" in too_long.json()["error"]
+        where = urlsplit(server.address)
+        connection = HTTPConnection(where.hostname, where.port, timeout=10)
+        kind = {"Content-Type": "multipart/form-data; boundary=x"}
+        body = [b"--x\r\nContent-Disposition: form-data; name=image; filename=a\r\n\r\n", *[b"x" * 50_000] * 8]
+        connection.request("POST", "/classify", iter(body), kind, encode_chunked=True)  # says no length
+        assert connection.getresponse().status == 413
+        many = client.post("/classify", files={"image": encoded_png(coloured("red", 1, 101))})
+        assert many.status_code == 413 and "101×101" in many.json()["error"]
+        assert client.post("/classify", files={"image": encoded_png(coloured("red", 1, 100))}).status_code == 200
+        codes = [client.post("/classify", files={"image": png("red", 1)}) for _ in range(40)]
+        slowed = [answer for answer in codes if answer.status_code == 429]
+        assert slowed and all(answer.headers["retry-after"] == "1" for answer in slowed)
+        assert {answer.status_code for answer in codes} == {200, 429}
+        assert client.get("/classes").status_code == 200  # reading is free
+        time.sleep(0.5)
+        assert client.post("/classify", files={"image": png("red", 1)}).status_code == 200
+
+
+@pytest.mark.thorough
+def test_slow_clients_are_cut(colours, monkeypatch):
+    monkeypatch.setattr(nngk.web.server, "_HEADER_SECONDS", 0.5)
+    with serving(colours, limits=replace(FREE, seconds=0.7)) as server:
+        start = time.monotonic()
+        assert raw(server, b"GET / HTTP/1.1\r\nHost: localh", 10) == b""  # the head never ends
+        head = b"POST /classify HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=x\r\n"
+        said = raw(server, head + b"Content-Length: 1000\r\n\r\n--x\r\n", 10)  # the body never ends
+        assert b" 408 " in said[:30] and b"took too long" in said
+        assert time.monotonic() - start < 8
+        with server.client() as client:
+            assert classify(client, "red", 1)["label"] == "red"
+
+
+def test_a_full_disk_changes_nothing(folder):
+    with serving(folder) as server, server.client() as client:
+        state = contents(folder)
+        (folder / "taught").write_text("a file where a folder should be")  # the first write fails
+        failed = teach(client, "yellow", "yellow", range(2))
+        assert failed.status_code == 507 and "as it was before" in failed.json()["error"]
+        (folder / "taught").unlink()
+        assert contents(folder) == state and classify(client, "yellow", 9)["is_unknown"]
+        assert client.get("/classes").json()["version"] == 1
+        assert teach(client, "yellow", "yellow", range(2)).status_code == 200
+
+
+def test_formats_are_those_of_cameras():
+    from nngk.web.uploads import FORMATS
+
+    Image.init()
+    assert {"JPEG", "PNG", "WEBP"} <= set(FORMATS) and not {"EPS", "PSD", "FPX", "WMF", "PDF"} & set(FORMATS)
