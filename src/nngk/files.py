@@ -49,12 +49,12 @@ def _write(path: Path, write: Callable[[Path], object], final: Callable[[Path], 
         with part.open("rb") as file:
             os.fsync(file.fileno())
         part.replace(final(part))
-        _sync(path.parent)
+        sync_folder(path.parent)
     finally:
         part.unlink(missing_ok=True)
 
 
-def _sync(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Flush the names in a folder to the disk, where the system can."""
     with suppress(PermissionError):  # Windows opens no folders
         handle = os.open(folder, os.O_RDONLY)
