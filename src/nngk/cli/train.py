@@ -17,6 +17,7 @@ from nngk.cli.options import (
     seldom,
 )
 from nngk.cli.settings_options import Chosen, settings_options
+from nngk.errors import printable
 
 
 @click.command("train", cls=GroupedCommand)
@@ -88,7 +89,7 @@ def train_command(
     if as_json:
         click.echo(json.dumps({"model": str(out), **model.info}))
         return
-    click.echo(f"{model} is in {out}.")
+    click.echo(printable(f"{model} is in {out}."))
     for name, value in model.info.get("test", {}).items():
         click.echo(f"  test {name.replace('_', ' '):<18} {value:7.2%}")
-    click.echo(f"Try: nngk classify {out} IMAGE")
+    click.echo(printable(f"Try: nngk classify {out} IMAGE"))

@@ -19,7 +19,7 @@ from nngk.data.folder import read_folder, subfolders
 from nngk.data.packs.layout import open_pack, pack_table, was_pack
 from nngk.data.table import quoted
 from nngk.device import cpu_count
-from nngk.errors import InputError
+from nngk.errors import InputError, printable
 from nngk.files import readable
 from nngk.progress import Seen
 
@@ -60,7 +60,8 @@ class FolderReport:
         lines += [f"  note: {note}" for note in self.notes]
         if self.kind not in ("unknown", "collection") and self.complete:
             lines.append("  complete; every image opens" if self.decoded else "  complete; the images were not opened")
-        return "\n".join([*lines, *(str(part) for part in self.parts)])
+        # Names come from outside: they must not move the cursor, nor forge a line.
+        return "\n".join([*map(printable, lines), *(str(part) for part in self.parts)])
 
 
 def check_folder(folder: str | Path, *, decode: bool = False, progress: Seen | None = None) -> FolderReport:
