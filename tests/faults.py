@@ -164,6 +164,8 @@ def _reach(files, touch, flushed):
     """Let a rename or a removal reach the disk."""
     if touch.kind == "remove":
         files.pop(touch.path.name, None)
+    elif touch.source.name in files:
+        files[touch.path.name] = files.pop(touch.source.name)
     else:
         when, data = flushed.get(touch.source.name, (touch.number, b""))
         files[touch.path.name] = data if when < touch.number else b""

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import secrets
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -49,12 +50,12 @@ def _write(path: Path, write: Callable[[Path], object], final: Callable[[Path], 
         with part.open("rb") as file:
             os.fsync(file.fileno())
         part.replace(final(part))
-        _sync(path.parent)
+        sync_folder(path.parent)
     finally:
         part.unlink(missing_ok=True)
 
 
-def _sync(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Flush the names in a folder to the disk, where the system can."""
     with suppress(PermissionError):  # Windows opens no folders
         handle = os.open(folder, os.O_RDONLY)
@@ -87,11 +88,14 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path, what: str) -> dict[str, Any]:
     """Return a JSON object. Raise InputError if the file of ``what`` is missing, unreadable or damaged."""
     try:
+        require_regular(path, "a file of JSON")
         value = _parsed(path.read_text(encoding="utf-8"))
+    except InputError:
+        raise
     except FileNotFoundError:
         raise InputError(f"{path.parent} is not {what}: it holds no {path.name}.") from None
     except PermissionError:
-        raise _forbidden(path) from None
+        raise forbidden(path) from None
     except (OSError, ValueError) as error:
         raise damaged(path, error) from None
     if not isinstance(value, dict):
@@ -119,8 +123,36 @@ def damaged(path: Path, why: object) -> InputError:
     return InputError(f"{path} is damaged ({why}); restore it from a copy or train again.")
 
 
-def _forbidden(path: Path) -> InputError:
-    return InputError(f"{path} may not be read by this user: ask its owner for the right to (chmod a+r).")
+def forbidden(path: Path | str) -> InputError:
+    """Return the error for a file or folder that this user may not read."""
+    return InputError(f"{path} may not be read by this user: ask its owner for the right to (chmod a+rX).")
+
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def require_regular(path: Path, what: str) -> os.stat_result:
+    """Return the status of a regular file. Raise InputError if it is anything else, which might never end."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "no regular file")
+        raise InputError(f"{path} is {kind}, not {what}: give a file, or remove it.")
+    return status
+
+
+@contextmanager
+def readable() -> Iterator[None]:
+    """Raise InputError with the name of what may not be read, where the system raises PermissionError."""
+    try:
+        yield
+    except PermissionError as error:
+        raise forbidden(error.filename or str(error)) from None
 
 
 # -- records: JSON objects with a format number and a checksum of what they say
@@ -207,6 +239,7 @@ def read_tensors(path: Path, checksum: str | None = None) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     try:
+        require_regular(path, "a file of tensors")
         if checksum is not None and sha256(path) != checksum:
             raise damaged(path, "its checksum is wrong")
         tensors = load_file(path)
@@ -219,7 +252,7 @@ def read_tensors(path: Path, checksum: str | None = None) -> dict[str, Tensor]:
     except FileNotFoundError:
         raise InputError(f"{path} is missing; restore it from a copy or train again.") from None
     except PermissionError:
-        raise _forbidden(path) from None
+        raise forbidden(path) from None
     except (SafetensorError, OSError) as error:
         raise damaged(path, error) from None
 

@@ -25,6 +25,7 @@ from nngk.data import (
     square,
 )
 from nngk.errors import InputError
+from nngk.files import write_record
 
 
 class Counter:
@@ -200,7 +201,7 @@ def write_version_1(table: ImageTable, folder: Path, size: int) -> Path:
     pack(table, folder, size, squash=True)
     file, squares_ = folder / "table.json", torch.stack(plain(table, size, True)).numpy()
     meta = json.loads(file.read_text())
-    del meta["squash"], meta["sizes"]
+    del meta["squash"], meta["sizes"], meta["checksum"]
     file.write_text(json.dumps({**meta, "version": 1}))
     (folder / "pixels.bin").unlink()
     np.save(folder / "images.npy", squares_)
@@ -282,6 +283,22 @@ def test_pack_refuses_what_it_cannot_do(pets: Path, tmp_path: Path) -> None:
         (lambda d: (d / "table.json").write_text("{}"), "does not belong to a pack"),
         (lambda d: _edit(d, version=99), "version 99"),
         (lambda d: _edit(d, size=9), "damaged"),
+        (lambda d: _edit(d, size="8"), "damaged"),
+        (lambda d: _edit(d, size=-8), "damaged"),
+        (lambda d: _edit(d, labels=["a"] * 12), "damaged"),
+        (lambda d: _edit(d, labels=[9] * 12), "beyond its 3 classes"),
+        (lambda d: _edit(d, labels=[0]), "12 paths but 1 labels"),
+        (lambda d: _edit(d, class_names="abc"), "damaged"),
+        (lambda d: _edit(d, splits=["train"]), "12 paths but 1 splits"),
+        (lambda d: _edit(d, splits=["tarin"] * 12), "not 'tarin'"),
+        (lambda d: _edit(d, crc32=[1]), "12 paths but 1 crc32"),
+        (lambda d: _edit(d, sizes=[[8, -8]] * 12), "damaged"),
+        (lambda d: _edit(d, sizes=[[8, 1 << 62]] * 12), "damaged"),
+        (lambda d: _edit(d, sizes=[[8, 1 << 70]] * 12), "damaged"),
+        (lambda d: _edit(d, name=None), "damaged"),
+        (lambda d: _edit(d, version=None), "version None"),
+        (lambda d: _edit(d, version=[3]), "version"),
+        (lambda d: _relabel_unsealed(d), "damaged"),
     ],
 )
 def test_a_damaged_pack_is_refused(pets: Path, tmp_path: Path, damage: object, says: str) -> None:
@@ -293,9 +310,16 @@ def test_a_damaged_pack_is_refused(pets: Path, tmp_path: Path, damage: object, s
         read_images(folder)
 
 
+def _relabel_unsealed(folder: Path) -> None:
+    """Change a label as a flipped bit does, with the old checksum."""
+    meta = json.loads((folder / "table.json").read_text())
+    meta["labels"][0] ^= 1
+    (folder / "table.json").write_text(json.dumps(meta))
+
+
 def _edit(folder: Path, **changes: object) -> None:
-    file = folder / "table.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    """Change what the table says; its checksum is right again."""
+    write_record(folder / "table.json", {**json.loads((folder / "table.json").read_text()), **changes})
 
 
 def test_dataset_yields_image_label_index(pets: Path) -> None:

@@ -133,7 +133,7 @@ def test_the_power_fails_at_every_moment(case, tmp_path):
 def test_the_power_cuts_would_notice_a_missing_flush(tmp_path, monkeypatch):
     """The test above can fail: without the flushes of the folder, a cut leaves a model that does not load."""
     small_model().save(tmp_path / "m")
-    monkeypatch.setattr("nngk.files._sync", lambda folder: None)
+    monkeypatch.setattr("nngk.files.sync_folder", lambda folder: None)
     damaged = 0
     for files in after_power_cuts(tmp_path / "m", lambda: save(tmp_path / "m")):
         fill(tmp_path / "left", files)

@@ -2,7 +2,9 @@
 
 import difflib
 import io
+import logging
 import sys
+import warnings
 from importlib import import_module
 from typing import Any
 
@@ -67,11 +69,15 @@ def main() -> None:
     """Run the command line: a user's mistake ends in a sentence, never in a traceback."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # a file name that is not text is printed as the bytes that it is
         sys.stdout.reconfigure(errors="surrogateescape")
+    _silence_pillow()
     try:
         code = cli(standalone_mode=False)
         if isinstance(code, int) and code:  # a command that ends with an exit code returns it here
             sys.exit(code)
     except click.ClickException as error:
+        for field in ("message", "option_name"):  # what was typed may be a file's name
+            if isinstance(getattr(error, field, None), str):
+                setattr(error, field, printable(getattr(error, field)))
         error.show()
         sys.exit(error.exit_code)
     except InputError as error:
@@ -86,3 +92,9 @@ def main() -> None:
         what = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
         click.echo(f"Error: {printable(what)}. Check the path, its permissions and the space on the disk.", err=True)
         sys.exit(1)
+
+
+def _silence_pillow() -> None:
+    """Let no raw warning of Pillow about a damaged picture through: whether it can be read is said in our own words."""
+    warnings.filterwarnings("ignore", module=r"PIL\.")
+    logging.getLogger("PIL").setLevel(logging.CRITICAL)

@@ -17,7 +17,7 @@ from nngk.cli.options import (
     seldom,
 )
 from nngk.cli.settings_options import Chosen, settings_options
-from nngk.errors import InputError
+from nngk.errors import InputError, printable
 
 
 @click.command("compare", cls=GroupedCommand)
@@ -76,7 +76,8 @@ def compare_command(
     if as_json:
         click.echo(json.dumps({"report": str(out / "comparison.md"), "runs": rows}))
     else:
-        click.echo((out / "comparison.md").read_text(encoding="utf-8"))
+        for line in (out / "comparison.md").read_text(encoding="utf-8").split("\n"):
+            click.echo(printable(line))
     failed = [row for row in rows if "error" in row]
     if failed and len(failed) == len(rows):
         raise InputError(f"Every run failed: {failed[0]['error']}")

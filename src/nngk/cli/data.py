@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from nngk.cli.options import ALLOW_MISSING, boxes_option, folder_or_file, json_option
-from nngk.errors import InputError
+from nngk.errors import InputError, printable
 
 
 @click.group("data")
@@ -41,7 +41,7 @@ def download_command(name: str, directory: Path) -> None:
 
     with watch("downloading") as seen:
         download(name, directory, progress=lambda file, done, total: seen(done, total, note=file), say=say)
-    click.echo(f"{name} is in {directory}. Check it with: nngk data check {directory}")
+    click.echo(printable(f"{name} is in {directory}. Check it with: nngk data check {directory}"))
 
 
 @data_command.command("pack", short_help="Decode a dataset once into a pack that trains anywhere.")
@@ -96,6 +96,5 @@ def pack_command(
     with watch("packing") as seen:
         pack(table, out, size, squash=squash, progress=seen)
     facts = {"pack": str(out), "images": len(table), "classes": len(table.class_names), "size": size, "squash": squash}
-    click.echo(
-        json.dumps(facts) if as_json else f"{len(table)} images of {len(table.class_names)} classes are in {out}."
-    )
+    told = f"{len(table)} images of {len(table.class_names)} classes are in {out}."
+    click.echo(json.dumps(facts) if as_json else printable(told))

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from nngk.cli.options import folder_or_file, json_option
-from nngk.errors import InputError
+from nngk.errors import InputError, printable
 
 
 @click.command("demo")
@@ -48,4 +48,4 @@ def demo_command(out: Path, force: bool, as_json: bool) -> None:
         return
     for name, value in scores.items():
         click.echo(f"  {value:7.2%}  {name}")
-    click.echo(f"The page is {out / 'index.html'}; the model is {out / 'model'}.")
+    click.echo(printable(f"The page is {out / 'index.html'}; the model is {out / 'model'}."))

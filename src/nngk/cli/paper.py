@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from nngk.cli.options import device_option, folder_or_file, json_option, quiet_option
-from nngk.errors import InputError
+from nngk.errors import InputError, printable
 from nngk.training.presets import MEASURED
 
 RESULTS = Path("results")
@@ -133,9 +133,8 @@ def run_command(
         click.echo(json.dumps(rows))
     else:
         where = shlex.quote(str(results_folder(results, quick)))
-        click.echo(
-            f"{len(rows)} runs, {len(failed)} of them failed. See them with: nngk paper report --results {where}"
-        )
+        told = f"{len(rows)} runs, {len(failed)} of them failed. See them with: nngk paper report --results {where}"
+        click.echo(printable(told))
     if failed and len(failed) == len(rows):
         raise InputError(f"Every run failed: {failed[0]['error']}")
 
@@ -156,7 +155,7 @@ def report_command(results: Path, out: Path) -> None:
     from nngk.experiments.paper.report import write_report
 
     for path in write_report(results, out):
-        click.echo(path)
+        click.echo(printable(path))
 
 
 def parse_only(texts: tuple[str, ...]) -> dict[str, list[str]]:

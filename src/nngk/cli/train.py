@@ -18,6 +18,7 @@ from nngk.cli.options import (
     seldom,
 )
 from nngk.cli.settings_options import Chosen, settings_options
+from nngk.errors import printable
 
 
 @click.command("train", cls=GroupedCommand)
@@ -101,10 +102,10 @@ def train_command(
     if as_json:
         click.echo(json.dumps({"model": str(out), **model.info}))
         return
-    click.echo(f"{model} is in {out}.")
+    click.echo(printable(f"{model} is in {out}."))
     for line in _summary(model.info):
         click.echo(line)
-    click.echo(f"Try: nngk classify {out} IMAGE")
+    click.echo(printable(f"Try: nngk classify {out} IMAGE"))
 
 
 def _summary(info: dict[str, Any]) -> Iterator[str]:

@@ -5,21 +5,36 @@ from __future__ import annotations
 import math
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageFile
 
 from nngk.data.flat_pictures import FlatPictures
+from nngk.data.opening import MOST_PIXELS, opened_picture, require_bounded
 from nngk.data.packs.layout import packed_picture
 from nngk.errors import InputError
+from nngk.files import forbidden
 
 # What Pillow raises for damaged files, depending on the format and on where the damage is.
 _DAMAGE: tuple[type[Exception], ...] = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, MemoryError)
-_DAMAGE += (struct.error, zlib.error, RuntimeError, Image.DecompressionBombError)
+_DAMAGE += (struct.error, zlib.error, RuntimeError, TypeError, AttributeError, OverflowError)
+_DAMAGE += (ArithmeticError, Image.DecompressionBombError)
+
+_ORIENTATION = 0x0112
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_STRIP = 1 << 20  # pixels that are converted at a time, where that takes several copies
 
 LONGEST = 4  # times the shorter side: what a picture has beyond, at both ends of its longer side, is cut off
 
@@ -28,19 +43,26 @@ def load_image(source: Any) -> Image.Image:
     """Return an upright RGB picture from a path, a PIL image, an array or a tensor.
 
     Arrays are (H, W), (H, W, C) or (C, H, W); integers span their type's range, floats span 0 to 1. Greyscale,
-    palette, 16-bit and CMYK become RGB, transparency is laid on white, EXIF rotation is applied.
+    palette, 16-bit and CMYK become RGB, transparency is laid on white, EXIF rotation is applied. Files of JPEG, PNG,
+    WebP, BMP, GIF, TIFF, PPM, AVIF, JPEG 2000 and TGA are read, up to 25 million pixels; larger JPEG pictures are
+    read at a half, a quarter or an eighth of their size.
 
     >>> load_image(np.zeros((4, 6), dtype=np.uint8)).size
     (6, 4)
     """
-    if isinstance(source, Image.Image):
-        return _rgb(source, "The image")
+    return _loaded(source)[0]
+
+
+def _loaded(source: Any) -> tuple[Image.Image, float]:
+    """Return a picture, and how much smaller it is than its file says."""
     if isinstance(source, (str, Path)):
         return _from_file(Path(source))
+    if isinstance(source, Image.Image):
+        return _from_image(source), 1.0
     if isinstance(source, torch.Tensor):
-        return _from_array(source.detach().cpu().numpy(), channels_first=True)
+        return _from_array(_numpy(source), channels_first=True), 1.0
     if isinstance(source, np.ndarray):
-        return _from_array(source)
+        return _from_array(source), 1.0
     raise InputError(
         f"Cannot read an image from {type(source).__name__}: give a path, a PIL image, an array or a tensor."
     )
@@ -56,9 +78,9 @@ def fitted(
     >>> fitted(np.zeros((4, 6, 3), dtype=np.uint8), 8).shape
     torch.Size([3, 8, 12])
     """
-    image = load_image(source)
+    image, scale = _loaded(source)
     if box is not None and not np.isnan(box).any():
-        image = image.crop(_clip(box, image, source))
+        image = image.crop(_clip(np.asarray(box, dtype=np.float64) * scale, image, source))
     if not squash:
         image = _without_ends(image)
     target = (size, size) if squash else fitted_size(image.width, image.height, size)
@@ -128,17 +150,18 @@ def _clip(box: Sequence[float] | np.ndarray, image: Image.Image, source: Any) ->
     return clipped
 
 
-def _from_file(path: Path) -> Image.Image:
-    packed = packed_picture(path)
-    if packed is not None:
-        return Image.fromarray(np.ascontiguousarray(packed.transpose(1, 2, 0)))
+def _from_file(path: Path) -> tuple[Image.Image, float]:
     try:
-        with Image.open(path) as image:
-            return _rgb(image, str(path))
+        packed = packed_picture(path)
+        if packed is not None:
+            return Image.fromarray(np.ascontiguousarray(packed.transpose(1, 2, 0))), 1.0
+        with opened_picture(path) as (image, size):
+            picture = _rgb(image, f"The image {path}")
+            return picture, max(picture.size) / max(size)
     except FileNotFoundError:
         raise InputError(f"There is no image {path}: check the path.") from None
-    except IsADirectoryError:
-        raise InputError(f"{path} is a folder, not an image: give the path of one picture.") from None
+    except PermissionError:
+        raise forbidden(path) from None
     except InputError:
         raise
     except _DAMAGE as error:
@@ -148,29 +171,78 @@ def _from_file(path: Path) -> Image.Image:
         ) from error
 
 
+def _from_image(image: Image.Image) -> Image.Image:
+    try:
+        if isinstance(image, ImageFile.ImageFile) and image.tile:  # it is not decoded yet
+            require_bounded(image, "The image", MOST_PIXELS)  # nor ours to make smaller
+        return _rgb(image, "The image")
+    except InputError:
+        raise
+    except _DAMAGE as error:
+        raise InputError(f"The image cannot be read ({error}): open it again, or give its path.") from error
+
+
 def _rgb(image: Image.Image, name: str) -> Image.Image:
     if image.width == 0 or image.height == 0:
         raise InputError(f"{name} is empty ({image.width}×{image.height} pixels): give a picture.")
-    image = ImageOps.exif_transpose(image)
     image.load()
+    turn = _UPRIGHT.get(_orientation(image))
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
-        return _from_array(_deep_grey(np.asarray(image), image.mode))
-    if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
-        layered = image.convert("RGBA")
+        flat = _deep_grey(image, name)
+    elif image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
+        flat = _on_white(image)
+    else:
+        flat = image.convert("RGB")  # always a copy, so that the file may be closed
+    return flat if turn is None else flat.transpose(turn)
+
+
+def _orientation(image: Image.Image) -> int:
+    """Return how a camera says it was held; a picture whose notes are damaged is taken as it is."""
+    try:
+        return int(image.getexif().get(_ORIENTATION, 1))
+    except _DAMAGE:
+        return 1
+
+
+def _strips(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
+    """Yield an image in pieces of some rows each, and the row at which each begins."""
+    rows = max(1, _STRIP // image.width)
+    for top in range(0, image.height, rows):
+        yield top, image.crop((0, top, image.width, min(top + rows, image.height)))
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    flat = Image.new("RGB", image.size)
+    for top, piece in _strips(image):
+        layered = piece.convert("RGBA")
         white = Image.new("RGBA", layered.size, (255, 255, 255, 255))
-        return Image.alpha_composite(white, layered).convert("RGB")
-    return image.convert("RGB")  # always a copy, so that the file may be closed
+        flat.paste(Image.alpha_composite(white, layered).convert("RGB"), (0, top))
+    return flat
 
 
-def _deep_grey(values: np.ndarray, mode: str) -> np.ndarray:
-    """Return more than 8 bits of grey as uint8; the range of Pillow's 'I' and 'F' is read off the data."""
-    deep = values.astype(np.float64)
-    top = float(deep.max())
-    if mode.startswith("I;16") or top > 255:
-        deep = deep / 257.0
-    elif mode == "F" and top <= 1:
-        deep = deep * 255.0
-    return np.clip(np.rint(deep), 0, 255).astype(np.uint8)
+def _deep_grey(image: Image.Image, name: str) -> Image.Image:
+    """Return more than 8 bits of grey as RGB; the range of Pillow's 'I' and 'F' is read off the data."""
+    top = max(float(np.asarray(piece).max()) for _, piece in _strips(image))
+    if not all(np.isfinite(np.asarray(piece)).all() for _, piece in _strips(image)):
+        raise InputError(f"{name} has values that are not finite: replace it or remove it.")
+    scale = 1.0
+    if image.mode.startswith("I;16") or top > 255:
+        scale = 1 / 257.0
+    elif image.mode == "F" and top <= 1:
+        scale = 255.0
+    grey = Image.new("L", image.size)
+    for start, piece in _strips(image):
+        values = np.rint(np.asarray(piece).astype(np.float64) * scale)
+        grey.paste(Image.fromarray(np.clip(values, 0, 255).astype(np.uint8)), (0, start))
+    return grey.convert("RGB")
+
+
+def _numpy(tensor: torch.Tensor) -> np.ndarray:
+    try:
+        dense = tensor.detach().cpu()
+        return (dense.float() if dense.dtype == torch.bfloat16 else dense).numpy()
+    except (RuntimeError, TypeError, NotImplementedError) as error:
+        raise InputError(f"An image tensor is a dense one of numbers ({error}).") from None
 
 
 def _from_array(array: np.ndarray, channels_first: bool = False) -> Image.Image:

@@ -82,22 +82,40 @@ def _has_parts(folder: Path, roles: dict[str, str | None]) -> bool:
     return not others and "train" in parts
 
 
-def _subfolders(folder: Path) -> list[Path]:
-    return sorted(sub for sub in folder.iterdir() if sub.is_dir() and not sub.name.startswith("."))
+def subfolders(folder: Path) -> list[Path]:
+    """Return the folders in a folder that are not hidden, sorted; raise OSError if it cannot be read."""
+    with os.scandir(folder) as entries:
+        return sorted(folder / entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir())
+
+
+def images_below(folder: Path) -> list[Path]:
+    """Return every picture at any depth below a folder, sorted; hidden folders are left out.
+
+    Raise InputError if a folder cannot be read: its pictures must not be missing without a word. What looks like a
+    picture and is none, such as a named pipe, is returned too, and refused when it is opened.
+    """
+    found = []
+    for place, inner, names in os.walk(folder, onerror=_tell):
+        inner[:] = sorted(name for name in inner if not name.startswith("."))
+        found += [path for path in map(Path(place).joinpath, names) if is_image(path)]
+    return sorted(found)
+
+
+def _tell(error: OSError) -> None:
+    raise InputError(
+        f"The folder {error.filename} cannot be read ({error.strerror}): give this user the right to (chmod a+rX), or "
+        "move it away. Its images would be missing."
+    )
 
 
 def _classes(folder: Path) -> Iterator[tuple[str, Path]]:
     """Yield (class name, path) of every picture at any depth below each class's folder."""
-    for sub in _subfolders(folder):
-        files = []
-        for place, inner, names in os.walk(sub):
-            inner[:] = sorted(name for name in inner if not name.startswith("."))
-            files += [path for path in map(Path(place).joinpath, names) if is_image(path)]
-        yield from ((sub.name, path) for path in sorted(files))
+    for sub in subfolders(folder):
+        yield from ((sub.name, path) for path in images_below(sub))
 
 
 def _nothing(folder: Path) -> str:
-    loose = sum(is_image(path) for path in folder.iterdir())
+    loose = sum(is_image(folder / name) for name in os.listdir(folder))  # noqa: PTH208
     if loose:
         return (
             f"{folder} has {loose} images but no sub-folders with images: put the images of each class into a "

@@ -14,12 +14,12 @@ from torch.utils.data import Dataset
 
 from nngk.data.decode import fitted
 from nngk.data.flat_pictures import FlatPictures, places_of
-from nngk.data.packs.cache import cached
-from nngk.data.packs.layout import Pack, is_pack, map_pixels, open_pack, pixels_file, row_number
+from nngk.data.packs.cache import cached, forget_damaged
+from nngk.data.packs.layout import DamagedPicture, Pack, is_pack, open_pack, pixels_file, row_number
 from nngk.data.table import ImageTable
 from nngk.device import cpu_count
 from nngk.errors import InputError
-from nngk.progress import Seen
+from nngk.progress import Seen, say
 
 _USUAL_ASPECT = 1.5  # of photos, where nobody has decoded them yet
 
@@ -57,19 +57,18 @@ class Images:
         self.squash = squash
         self.threads = threads or min(cpu_count(), 8)
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
-        # Where each picture's pixels lie: a flat array and a place in it. No arrays: decode the files.
-        self._stores: list[np.memmap] = []
-        self._store = np.zeros(len(table), dtype=np.int64)
-        self._places = np.zeros((len(table), 3), dtype=np.int64)
+        # Where each picture's pixels lie: the number of its pack and a row there. No packs: decode the files.
+        self._packs: list[Pack] = []
+        self._where = np.zeros((len(table), 2), dtype=np.int64)
+        self._again: set[int] = set()  # pictures that are damaged in the cache
         packed = _in_one_pack(table, size, squash)
+        self._cached = packed is None  # what is damaged can be decoded again
         if packed is not None:
-            self._stores, self._places = [packed[0].pixels], packed[0].places[packed[1]]
+            self._packs, self._where[:, 1] = [packed[0]], packed[1]
         elif cache is not None and len(table):
-            packs, self._store, rows = cached(table, size, squash, Path(cache), self.threads, progress)
-            self._stores = [pack.pixels for pack in packs]
-            for number in np.unique(self._store):
-                mine = self._store == number
-                self._places[mine] = packs[number].places[rows[mine]]
+            self._packs, self._where[:, 0], self._where[:, 1] = cached(
+                table, size, squash, Path(cache), self.threads, progress
+            )
 
     def __len__(self) -> int:
         return len(self.table)
@@ -78,17 +77,14 @@ class Images:
         return self.batch([index])[0]
 
     def __getstate__(self) -> dict[str, Any]:
-        # To another process go the names of the arrays, not their gigabytes, and no threads.
-        return {**self.__dict__, "_pool": None, "_stores": [str(store.filename) for store in self._stores]}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ = {**state, "_stores": [map_pixels(Path(file)) for file in state["_stores"]]}
+        return {**self.__dict__, "_pool": None}  # no threads go to another process
 
     @property
     def nbytes(self) -> int:
         """The bytes that all decoded pictures take; an estimate where they are decoded as they are asked for."""
-        if self._stores:
-            return int((3 * self._places[:, 1] * self._places[:, 2]).sum())
+        if self._packs:
+            packs = enumerate(self._packs)
+            return sum(pack.nbytes(self._rows_in(number)) for number, pack in packs)
         return int(len(self) * 3 * self.size**2 * (1.0 if self.squash else _USUAL_ASPECT))
 
     def batch(self, indices: Sequence[int] | np.ndarray | torch.Tensor) -> torch.Tensor | FlatPictures:
@@ -96,7 +92,7 @@ class Images:
         rows = np.asarray(indices, dtype=np.int64).reshape(-1)
         if len(rows) and not (-len(self) <= rows.min() and rows.max() < len(self)):
             raise IndexError(f"There are {len(self)} images, so there is no image {rows.max()}.")
-        read = self._stored if self._stores else self._decoded
+        read = self._stored if self._packs else self._decoded
         found = read(rows.tolist())
         pixels = torch.from_numpy(np.concatenate([np.empty(0, np.uint8), *(each.reshape(-1) for each in found)]))
         if self.squash:
@@ -104,9 +100,28 @@ class Images:
         sizes = torch.tensor([each.shape[1:] for each in found], dtype=torch.int64).reshape(-1, 2)
         return FlatPictures(pixels, places_of(sizes))
 
+    def _rows_in(self, number: int) -> np.ndarray:
+        return self._where[self._where[:, 0] == number, 1]
+
     def _stored(self, rows: list[int]) -> list[np.ndarray]:
-        where = zip(self._store[rows].tolist(), self._places[rows].tolist())
-        return [self._stores[number][start : start + 3 * h * w].reshape(3, h, w) for number, (start, h, w) in where]
+        return [self._read(index) for index in rows]
+
+    def _read(self, index: int) -> np.ndarray:
+        """Return a picture from its pack; one that is damaged there is decoded again from its file, if it has one."""
+        number, row = self._where[index].tolist()
+        if index not in self._again:
+            try:
+                return self._packs[number].picture(row)
+            except DamagedPicture:
+                if not self._cached:
+                    raise  # the pack is all there is
+                forget_damaged(self._packs[number])
+                say(
+                    f"The cache {self._packs[number].folder} is damaged: {self.table.paths[index]} is decoded from its "
+                    "file, and the cache is written anew by the next run."
+                )
+                self._again.add(index)
+        return self._decode(index)
 
     def _decoded(self, rows: list[int]) -> list[np.ndarray]:
         return list(self._threads().map(self._decode, rows))

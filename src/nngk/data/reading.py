@@ -15,6 +15,7 @@ from nngk.data.rows import read_csv, read_frame
 from nngk.data.splits import require_task
 from nngk.data.table import ImageTable, require_classes
 from nngk.errors import InputError
+from nngk.files import readable
 
 
 def read_images(
@@ -42,22 +43,24 @@ def read_images(
     """
     require_task(task)
     base = None if data_dir is None else Path(data_dir)
-    if hasattr(source, "columns"):
-        table = read_frame(source, data_dir=base, allow_missing=allow_missing)
-        return _finish(table, "The data frame", crop_boxes)
-    if not isinstance(source, (str, Path)):
-        raise InputError(
-            f"Cannot read images from {type(source).__name__}: give a folder, a CSV file, a data frame or a dataset's "
-            "name."
-        )
-    # A folder that happens to bear a dataset's name is the folder, unless a data folder was named too.
-    if source in DATASETS and (base is not None or not Path(source).exists()):
-        return read_named(str(source), base, task=task, seed=seed, allow_missing=allow_missing, crop_boxes=crop_boxes)
-    path = Path(source)
-    dataset = recognise(path)
-    if dataset is not None:
-        return read_official(dataset, path, task=task, seed=seed, allow_missing=allow_missing, crop_boxes=crop_boxes)
-    return _finish(_read_path(path, base, allow_missing), str(path), crop_boxes)
+    with readable():
+        if hasattr(source, "columns"):
+            table = read_frame(source, data_dir=base, allow_missing=allow_missing)
+            return _finish(table, "The data frame", crop_boxes)
+        if not isinstance(source, (str, Path)):
+            raise InputError(
+                f"Cannot read images from {type(source).__name__}: give a folder, a CSV file, a data frame or a "
+                "dataset's name."
+            )
+        # A folder that happens to bear a dataset's name is the folder, unless a data folder was named too.
+        how: dict[str, Any] = {"task": task, "seed": seed, "allow_missing": allow_missing, "crop_boxes": crop_boxes}
+        if source in DATASETS and (base is not None or not Path(source).exists()):
+            return read_named(str(source), base, **how)
+        path = Path(source)
+        dataset = recognise(path)
+        if dataset is not None:
+            return read_official(dataset, path, **how)
+        return _finish(_read_path(path, base, allow_missing), str(path), crop_boxes)
 
 
 def read_pack(folder: str | Path) -> tuple[Images, ImageTable]:

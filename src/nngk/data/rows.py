@@ -80,7 +80,7 @@ def _require_once(header: Sequence[str], source: str) -> None:
 
 
 def _present(table: ImageTable, numbers: Sequence[int], source: str, allow_missing: bool) -> ImageTable:
-    there = np.array([path.is_file() for path in table.paths], dtype=bool)
+    there = np.array([_is_there(path) for path in table.paths], dtype=bool)
     if there.all():
         return table
     if allow_missing:
@@ -91,6 +91,17 @@ def _present(table: ImageTable, numbers: Sequence[int], source: str, allow_missi
         f"{quoted([table.paths[i] for i in gone], 3)}. Paths are relative to the file's folder; correct them, "
         "remove the rows, or go on without these images with allow_missing (--allow-missing)."
     )
+
+
+def _is_there(path: Path) -> bool:
+    """Return whether there is something of this name; raise PermissionError if that may not be known."""
+    try:
+        path.stat()
+    except PermissionError:
+        raise
+    except (OSError, ValueError):
+        return False
+    return not path.is_dir()
 
 
 def _classes(values: Sequence[Any]) -> tuple[list[str], np.ndarray]:

@@ -13,9 +13,11 @@ import pytest
 
 import published
 from nngk.data import download, read_images
+from nngk.data.datasets import unpack as module
 from nngk.data.datasets.by_name import DATASETS
-from nngk.data.datasets.download import PUBLICATIONS, Publication, PublishedFile, unpack
+from nngk.data.datasets.download import PUBLICATIONS, Publication, PublishedFile
 from nngk.data.datasets.fetch import fetch
+from nngk.data.datasets.unpack import unpack
 from nngk.errors import InputError
 
 BODY = bytes(range(256)) * 4096  # 1 MiB
@@ -277,3 +279,76 @@ def test_unpacking_merges_into_what_is_there(tmp_path: Path) -> None:
     unpack(tmp_path / "a.tgz", tmp_path / "place")
     assert (tmp_path / "place" / "CUB" / "mine.txt").read_text() == "kept"
     assert len(list((tmp_path / "place" / "CUB" / "images").rglob("*.jpg"))) == 60
+
+
+def bomb(file: Path, *members: tarfile.TarInfo) -> Path:
+    """Write an archive whose members hold nothing but zeros."""
+    with tarfile.open(file, "w:gz", compresslevel=1) as tar:
+        for member in members:
+            tar.addfile(member, Zeros(member.size))
+    return file
+
+
+class Zeros(io.RawIOBase):
+    def __init__(self, size: int) -> None:
+        self.left = size
+
+    def read(self, size: int = -1) -> bytes:
+        given = min(size, self.left)
+        self.left -= given
+        return bytes(given)
+
+
+def member(name: str, size: int, kind: bytes = tarfile.REGTYPE) -> tarfile.TarInfo:
+    item = tarfile.TarInfo(name)
+    item.size, item.type = size, kind
+    return item
+
+
+def test_an_archive_that_would_fill_the_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LEAST_BYTES", 1 << 20)
+    written = []
+    monkeypatch.setattr(tarfile.TarFile, "makefile", lambda self, item, place: written.append(item.size))
+    file = bomb(tmp_path / "bomb.tgz", member("a", 1 << 19), member("b", 1 << 24))
+    with pytest.raises(InputError, match=r"bomb.tgz is refused, since it would unpack to more than [0-9,]+ bytes"):
+        unpack(file, tmp_path / "place")
+    assert written == [1 << 19] and list((tmp_path / "place").iterdir()) == []
+
+
+def test_an_archive_of_very_many_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_MEMBERS", 20)
+    file = bomb(tmp_path / "bomb.tgz", *(member(f"{i}", 0) for i in range(21)))
+    with pytest.raises(InputError, match=r"unpack to more than 20 files"):
+        unpack(file, tmp_path / "place")
+    assert list((tmp_path / "place").iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE])
+def test_a_name_of_megabytes_is_not_read(tmp_path: Path, kind: bytes) -> None:
+    file = bomb(tmp_path / "bomb.tgz", member("a", 1 << 25, kind), member("b", 1))
+    with pytest.raises(InputError, match=r"cannot be unpacked \(it has a piece of 33,554,432 bytes\)"):
+        unpack(file, tmp_path / "place")
+
+
+def test_what_a_killed_unpacking_left_is_cleared(tmp_path: Path) -> None:
+    file = bomb(tmp_path / "a.tgz", member("a", 5))
+    left = tmp_path / "place" / ".a.tgz.unpacking"
+    left.mkdir(parents=True)
+    (left / "half.jpg").write_bytes(b"half")
+    unpack(file, tmp_path / "place")
+    assert [path.name for path in (tmp_path / "place").iterdir()] == ["a"]
+
+
+def test_a_source_without_a_checksum_says_so(
+    server: Server, small_cub: Publication, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    download("cub200", tmp_path / "data", say=said.append)
+    assert not any("checksum" in line for line in said)
+    bare = replace(small_cub, files=(replace(small_cub.files[0], md5=None),))
+    monkeypatch.setitem(PUBLICATIONS, "cub200", bare)
+    download("cub200", tmp_path / "other", say=said.append)
+    assert sum("published no checksum of CUB_200_2011.tgz" in line for line in said) == 1
+    assert [name for name, each in PUBLICATIONS.items() if any(file.md5 is None for file in each.files)] == [
+        "cub200", "leafsnap",
+    ]  # fmt: skip

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +10,7 @@ from nngk.data.check import check_folder
 from nngk.data.datasets.by_name import require_name
 from nngk.data.datasets.fetch import fetch
 from nngk.data.datasets.official import locate
+from nngk.data.datasets.unpack import unpack
 from nngk.errors import InputError
 
 
@@ -130,6 +129,8 @@ def _bring(
 ) -> None:
     name = _file_name(file)
     say(f"Fetching {file.url}")
+    if file.md5 is None:
+        say(f"Its authors published no checksum of {name}: only the number of its images and classes can be compared.")
     try:
         told = None if progress is None else (lambda done, total: progress(name, done, total))
         fetched = fetch(file.url, place / name, md5=file.md5, progress=told)
@@ -148,33 +149,3 @@ def _file_name(file: PublishedFile) -> str:
 
 def _is_archive(file: PublishedFile) -> bool:
     return file.url.endswith((".tgz", ".tar", ".tar.gz"))
-
-
-def unpack(archive: Path, folder: Path) -> None:
-    """Unpack a tar file into `folder`; one that would write anywhere else is refused whole.
-
-    The files appear in the folder only once all of them are unpacked.
-    """
-    room = folder / f".{archive.name}.unpacking"
-    shutil.rmtree(room, ignore_errors=True)
-    room.mkdir(parents=True)
-    try:
-        with tarfile.open(archive) as tar:
-            tar.extractall(room, filter="data")
-        for item in sorted(room.iterdir()):
-            _move(item, folder / item.name)
-    except tarfile.FilterError as error:
-        raise InputError(f"{archive} is refused, since it would write outside of its folder: {error}.") from error
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise InputError(f"{archive} cannot be unpacked ({error}): remove it and download it again.") from error
-    finally:
-        shutil.rmtree(room, ignore_errors=True)
-
-
-def _move(item: Path, target: Path) -> None:
-    """Move a file or merge a folder into what is there."""
-    if item.is_dir() and target.is_dir():
-        for inner in sorted(item.iterdir()):
-            _move(inner, target / inner.name)
-    else:
-        item.replace(target)

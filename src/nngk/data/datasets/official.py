@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nngk.data.folder import is_image
+from nngk.data.folder import is_image, subfolders
 from nngk.data.splits import stratified
 from nngk.data.table import ImageTable, quoted
 from nngk.errors import InputError
@@ -48,7 +48,7 @@ def locate(dataset: Dataset, folder: Path) -> Path | None:
     """Return the dataset's own folder, `folder` itself or one inside it; None if neither is."""
     inside = [folder / name for name in dataset.folders]
     if folder.is_dir():
-        inside += sorted(sub for sub in folder.iterdir() if sub.is_dir() and not sub.name.startswith("."))
+        inside += subfolders(folder)
     for place in (folder, *inside):
         if dataset.is_here(place):
             return place
@@ -124,7 +124,7 @@ def _files(folder: Path) -> dict[str, str]:
     try:
         with os.scandir(folder) as entries:
             names = sorted(entry.name for entry in entries if entry.is_file())
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}
     stems = {Path(name).stem: name for name in names if is_image(Path(name))}
     return {**stems, **{name: name for name in names}}

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from nngk.data.packs.keys import picture_keys, picture_places
-from nngk.data.packs.layout import Pack, finished
+from nngk.data.packs.layout import TABLE, Pack, finished
 from nngk.data.packs.writer import write_pack
 from nngk.data.table import ImageTable
 from nngk.errors import InputError
@@ -34,8 +34,9 @@ def cached(
             packs, found = _look_up(folder, size, squash, wanted)  # another process may have just written them
             missing = np.flatnonzero(found[:, 0] < 0)
             if len(missing):
-                _forget_stale(folder, table, wanted)
                 shard = _shard(folder, size, squash, table, missing)
+                _forget_stale(folder, table, wanted)
+                _clear_unfinished(folder, shard)
                 write_pack(table.select(missing), shard, size, squash=squash, threads=threads, progress=progress)
                 packs, found = _look_up(folder, size, squash, wanted)
     if (found[:, 0] < 0).any():
@@ -57,10 +58,14 @@ def _packs(folder: Path) -> list[Pack]:
     return [pack for place in [folder, *sorted(folder.glob("*/"))] if (pack := finished(place)) is not None]
 
 
+def _keys(pack: Pack) -> list[str]:
+    return pack.meta.get("keys") or []
+
+
 def _look_up(folder: Path, size: int, squash: bool, wanted: list[str]) -> tuple[list[Pack], np.ndarray]:
     found = np.full((len(wanted), 2), -1, dtype=np.int64)
     packs = [pack for pack in _packs(folder) if (pack.size, pack.squash) == (size, squash)]
-    known = {key: (number, row) for number, pack in enumerate(packs) for row, key in enumerate(pack.meta["keys"])}
+    known = {key: (number, row) for number, pack in enumerate(packs) for row, key in enumerate(_keys(pack))}
     for position, key in enumerate(wanted):
         if key in known:
             found[position] = known[key]
@@ -75,6 +80,19 @@ def _forget_stale(folder: Path, table: ImageTable, wanted: list[str]) -> None:
     for pack in _packs(folder):
         if not pack.folder.name.startswith(_PREFIX) or pack.meta["boxes_applied"] != (table.boxes is not None):
             continue
-        rows = zip(pack.meta["places"], pack.meta["keys"])
+        rows = zip(pack.meta.get("places") or [], _keys(pack))
         if all(place in current and key not in current[place] for place, key in rows):
             shutil.rmtree(pack.folder, ignore_errors=True)
+
+
+def _clear_unfinished(folder: Path, shard: Path) -> None:
+    """Remove what killed writers left of other packs: nobody else writes here now, and nobody would go on with them."""
+    for place in folder.glob(f"{_PREFIX}*/"):
+        if place != shard and finished(place) is None:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def forget_damaged(pack: Pack) -> None:
+    """Let a damaged pack of a cache be written anew by whoever needs it next; a pack of the user's stays."""
+    if pack.folder.name.startswith(_PREFIX):
+        (pack.folder / TABLE).unlink(missing_ok=True)

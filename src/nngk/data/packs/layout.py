@@ -3,27 +3,56 @@
 The pictures lie in `pixels.bin` one after the other, uint8, each (3, height, width). The folder is all there is: copied
 to another machine it reads the same. A picture in it has a path too, `PACK/pixels.bin/00000012 name.jpg`, so that
 whatever takes an image path takes one from a pack. Packs of version 1 have `images.npy`, (n, 3, S, S), instead: their
-pictures are squares.
+pictures are squares. The table holds a checksum of each picture and, from version 3 on, one of itself.
 """
 
 from __future__ import annotations
 
 import json
+import zlib
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
+import msgspec
 import numpy as np
 
 from nngk.data.table import ImageTable
 from nngk.errors import InputError
+from nngk.files import checksum
 
 PIXELS = "pixels.bin"
 SQUARES = "images.npy"  # of version 1
 TABLE = "table.json"
 FORMAT = "nngk-pack"
-VERSION = 2
+VERSION = 3
+_FIRST_SEALED = 3  # the first version whose table has a checksum
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+_Side = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
+
+
+class _Table(msgspec.Struct):
+    """What `table.json` says, as far as it is read; older packs lack what has a default."""
+
+    size: _Side
+    name: str
+    paths: list[str]
+    labels: list[_Count]
+    class_names: list[str]
+    splits: list[str] | None
+    task: str | None
+    squash: bool = True
+    sizes: list[tuple[_Side, _Side]] | None = None
+    boxes_applied: bool = False
+    keys: list[str] | None = None
+    places: list[str] | None = None
+    crc32: list[_Count] | None = None
+
+
+class DamagedPicture(InputError):
+    """A picture of a pack is not what was written."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +63,10 @@ class Pack:
     pixels: np.memmap  # (N,) uint8
     places: np.ndarray  # (n, 3) int64: each picture's first value, height and width
     meta: dict[str, Any]
+    checked: np.ndarray  # (n,) bool: whose checksum was found right since the pack was opened
+
+    def __reduce__(self) -> Any:
+        return open_pack, (self.folder,)  # to another process goes the name of the pack, not its gigabytes
 
     @property
     def size(self) -> int:
@@ -46,7 +79,27 @@ class Pack:
         return bool(self.meta.get("squash", True))
 
     def picture(self, row: int) -> np.ndarray:
-        """Return one picture, (3, height, width)."""
+        """Return one picture, (3, height, width); raise DamagedPicture if its checksum is wrong at first."""
+        found = self._pixels_of(row)
+        if not self.checked[row]:
+            if not self.intact(row):
+                raise DamagedPicture(
+                    f"The picture '{self.meta['paths'][row]}' in the pack {self.folder} is damaged (its checksum is "
+                    "wrong): copy the pack again or write it anew."
+                )
+            self.checked[row] = True
+        return found
+
+    def nbytes(self, rows: np.ndarray) -> int:
+        """Return the bytes that some of the pictures take."""
+        return int(3 * self.places[rows, 1:].prod(1).sum())
+
+    def intact(self, row: int) -> bool:
+        """Return whether a picture has the checksum that was written with it, where there is one."""
+        sums = self.meta.get("crc32")
+        return sums is None or zlib.crc32(self._pixels_of(row).data) == sums[row]
+
+    def _pixels_of(self, row: int) -> np.ndarray:
         offset, height, width = self.places[row].tolist()
         return self.pixels[offset : offset + 3 * height * width].reshape(3, height, width)
 
@@ -60,6 +113,8 @@ def was_pack(folder: Path) -> bool:
     """Return whether a folder holds a pack, or what is left of one: somebody's own table.json is neither."""
     if is_pack(folder):
         return True
+    if not (folder / TABLE).is_file():
+        return False
     try:
         with (folder / TABLE).open("rb") as stream:
             return f'"{FORMAT}"'.encode() in stream.read(200)
@@ -76,6 +131,8 @@ def open_pack(folder: Path) -> Pack:
     except FileNotFoundError as error:
         name = Path(error.filename).name
         raise InputError(f"{folder} is not a pack: it has no {name}. Write one with nngk.data.pack().") from None
+    except InputError:
+        raise
     except (ValueError, OSError, EOFError, KeyError, TypeError) as error:
         raise InputError(f"The pack in {folder} is damaged: copy or write it again ({error}).") from error
 
@@ -85,23 +142,38 @@ def _open(folder: Path, *stamps: int) -> Pack:
     meta = json.loads((folder / TABLE).read_text(encoding="utf-8"))
     if not isinstance(meta, dict) or meta.get("format") != FORMAT:
         raise InputError(f"{folder / TABLE} does not belong to a pack: its format is not '{FORMAT}'.")
-    if meta.get("version") not in (1, VERSION):
+    if meta.get("version") not in range(1, VERSION + 1):
         raise InputError(
             f"The pack in {folder} has version {meta.get('version')}, this program reads versions up to {VERSION}: "
             "write the pack again or update nngk."
         )
-    count, size = len(meta["paths"]), int(meta["size"])
+    if (meta["version"] >= _FIRST_SEALED or "checksum" in meta) and meta.get("checksum") != checksum(meta):
+        raise ValueError(f"the checksum of {TABLE} is wrong")
+    count, size = _required(meta), int(meta["size"])
     sizes = np.full((count, 2), size, np.int64) if meta["version"] == 1 else np.array(meta["sizes"], np.int64)
     sizes = sizes.reshape(-1, 2)
-    pixels = map_pixels(pixels_file(folder))
+    pixels = _map(pixels_file(folder))
     ends = np.cumsum(3 * sizes.prod(1))
     expected = int(ends[-1]) if len(ends) else 0
     if (sizes.min(1, initial=size) != size).any():
         raise ValueError(f"it has pictures whose shorter side is not {size}")
-    if len(pixels) != expected or not count == len(sizes) == len(meta["labels"]):
+    if len(pixels) != expected or count != len(sizes):
         raise ValueError(f"its pictures have {len(pixels):,} values, {TABLE} says {expected:,}")
     places = np.concatenate([(ends - 3 * sizes.prod(1))[:, None], sizes], axis=1)
-    return Pack(folder, pixels, places, meta)
+    return Pack(folder, pixels, places, meta, np.zeros(count, dtype=bool))
+
+
+def _required(meta: dict[str, Any]) -> int:
+    """Return the number of pictures; raise ValueError if the table's parts are not what they must be or disagree."""
+    table = msgspec.convert(meta, _Table)  # its error is a ValueError
+    count = len(table.paths)
+    for name in ("labels", "splits", "keys", "places", "crc32", "sizes"):
+        part = getattr(table, name)
+        if part is not None and len(part) != count:
+            raise ValueError(f"{TABLE} has {count:,} paths but {len(part):,} {name}")
+    if max(table.labels, default=-1) >= len(table.class_names):
+        raise ValueError(f"{TABLE} has labels beyond its {len(table.class_names):,} classes")
+    return count
 
 
 def finished(folder: Path) -> Pack | None:
@@ -120,13 +192,8 @@ def pixels_file(folder: Path) -> Path:
     return old if old.is_file() and not (folder / PIXELS).is_file() else folder / PIXELS
 
 
-def map_pixels(file: Path) -> np.memmap:
-    """Return the values in a file of pictures as one flat array, mapped afresh whenever the file has been replaced."""
-    return _map(file, *_stamp(file))
-
-
-@lru_cache(maxsize=32)
-def _map(file: Path, *stamp: int) -> np.memmap:
+def _map(file: Path) -> np.memmap:
+    """Return the values in a file of pictures as one flat array."""
     if file.name != SQUARES:
         return np.memmap(file, dtype=np.uint8, mode="r")
     squares = np.lib.format.open_memmap(file, mode="r")

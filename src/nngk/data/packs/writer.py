@@ -17,18 +17,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from nngk.data.decode import fitted
 from nngk.data.packs.keys import absolute, picture_keys, picture_places
-from nngk.data.packs.layout import FORMAT, PIXELS, SQUARES, TABLE, VERSION, finished, is_pack
+from nngk.data.packs.layout import FORMAT, PIXELS, SQUARES, TABLE, VERSION, Pack, finished, is_pack
 from nngk.data.table import ImageTable
 from nngk.device import cpu_count
 from nngk.errors import InputError
-from nngk.files import locked, write_json
+from nngk.files import clear_leftovers, locked, sync_folder, write_json, write_record
 from nngk.progress import Seen
 
 _PROGRESS = "progress.json"
+_PART = f"{PIXELS}.part"  # the pictures that are decoded so far
+_NEXT = "table.next.json"  # the new table, until its pictures are in place
 _CHUNK = 64  # pictures decoded between two looks at the clock
 _SAVE_SECONDS = 5.0  # an interrupted build loses at most this much work
 
@@ -80,30 +83,53 @@ def write_pack(
 ) -> None:
     """Fill `folder` with the pack of `table`, going on from what an interrupted call left there."""
     keys = picture_keys(table)
-    whole = finished(folder)
-    if whole is not None and (whole.meta.get("keys"), whole.size, whole.squash) == (keys, size, squash):
-        write_json(folder / TABLE, {**whole.meta, **_of_table(table)})  # labels may have changed
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f"{PIXELS}.part"
-    done = _resumed(folder, part, _digest(size, squash, keys))
-    _require_room(folder, 3 * size * size * (len(table) - len(done.sums)))
-
-    def picture(row: int) -> np.ndarray:
-        box = None if table.boxes is None else table.boxes[row]
-        return fitted(table.paths[row], size, box, squash=squash).numpy()
-
-    try:
-        _append(part, picture, len(table), done, threads or cpu_count(), progress)
-    except OSError as error:
-        where = f"The decoded images cannot be written to {folder} ({error.strerror})"
-        raise InputError(f"{where}: make room or name another folder.") from None
-    (folder / TABLE).unlink(missing_ok=True)  # never an old table beside new pictures
-    (folder / SQUARES).unlink(missing_ok=True)
-    part.replace(folder / PIXELS)
     how = {"format": FORMAT, "version": VERSION, "size": size, "squash": squash}
-    write_json(folder / TABLE, {**how, **_of_table(table), "keys": keys, "crc32": done.sums, "sizes": done.sizes})
-    (folder / _PROGRESS).unlink(missing_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    clear_leftovers(folder, TABLE, _NEXT, _PROGRESS)
+    try:
+        whole = finished(folder)
+        if whole is not None and _holds(whole, keys, size, squash):
+            write_record(folder / TABLE, {**whole.meta, **_of_table(table)})  # labels may have changed
+            return
+        done = _resumed(folder, _digest(size, squash, keys))
+        _require_room(folder, 3 * size * size * (len(table) - len(done.sums)))
+
+        def picture(row: int) -> np.ndarray:
+            box = None if table.boxes is None else table.boxes[row]
+            return fitted(table.paths[row], size, box, squash=squash).numpy()
+
+        _append(folder / _PART, picture, len(table), done, threads or cpu_count(), progress)
+        # All that needs room on the disk is written before anything of an older pack goes.
+        record = {**how, **_of_table(table), "keys": keys, "crc32": done.sums, "sizes": done.sizes}
+        write_record(folder / _NEXT, record)
+        _exchange(folder)
+    except OSError as error:
+        _remove(folder, _PART, _PROGRESS, _NEXT, *(() if (folder / TABLE).exists() else (PIXELS,)))
+        where = f"The decoded images cannot be written to {folder} ({error.strerror or error})"
+        raise InputError(f"{where}: make room or name another folder.") from None
+
+
+def _holds(pack: Pack, keys: list[str], size: int, squash: bool) -> bool:
+    """Return whether a pack holds these pictures, every one of them undamaged."""
+    return (pack.meta.get("keys"), pack.size, pack.squash) == (keys, size, squash) and all(
+        map(pack.intact, range(len(keys)))
+    )
+
+
+def _exchange(folder: Path) -> None:
+    """Put the new pictures and then their table in place; whatever happens, no table lies beside other pictures."""
+    _remove(folder, TABLE, SQUARES)
+    sync_folder(folder)
+    (folder / _PART).replace(folder / PIXELS)
+    sync_folder(folder)
+    (folder / _NEXT).replace(folder / TABLE)
+    sync_folder(folder)
+    _remove(folder, _PROGRESS)
+
+
+def _remove(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).unlink(missing_ok=True)
 
 
 @dataclass
@@ -112,7 +138,7 @@ class _Done:
 
     digest: str
     sums: list[int] = field(default_factory=list)
-    sizes: list[list[int]] = field(default_factory=list)
+    sizes: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def length(self) -> int:
@@ -129,27 +155,44 @@ def _append(
             for pixels in pool.map(picture, range(len(done.sums), min(len(done.sums) + _CHUNK, count))):
                 stream.write(pixels.data)
                 done.sums.append(zlib.crc32(pixels.data))
-                done.sizes.append(list(pixels.shape[1:]))
+                done.sizes.append((pixels.shape[1], pixels.shape[2]))
             if progress:
                 progress(len(done.sums), count)
-            if time.monotonic() - saved > _SAVE_SECONDS:
+            if time.monotonic() - saved > _SAVE_SECONDS or len(done.sums) == count:
                 _to_disk(stream)  # the pixels first: the count must never run ahead of them
                 write_json(part.with_name(_PROGRESS), vars(done))
                 saved = time.monotonic()
-        _to_disk(stream)
 
 
-def _resumed(folder: Path, part: Path, digest: str) -> _Done:
-    """Return what an interrupted build of the same pictures noted, with `part` cut to it; or begin with nothing."""
+def _resumed(folder: Path, digest: str) -> _Done:
+    """Return what an interrupted build of the same pictures wrote, its pixels cut to it; or begin with nothing.
+
+    A picture counts only if its checksum is right, and so do those before it: the pixels may be of another build.
+    """
+    part = folder / _PART
     try:
-        state = _Done(**json.loads((folder / _PROGRESS).read_text(encoding="utf-8")))
-        if state.digest == digest and part.stat().st_size >= state.length:
+        if not part.exists() and not (folder / TABLE).exists():
+            (folder / PIXELS).replace(part)  # killed while the parts of the pack were put in place
+        state = msgspec.convert(json.loads((folder / _PROGRESS).read_text(encoding="utf-8")), _Done)
+        if state.digest == digest and len(state.sums) == len(state.sizes):
+            state = _right(part, state)
             os.truncate(part, state.length)
             return state
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError):
         pass  # nothing usable was left: start from the first picture
-    part.unlink(missing_ok=True)
+    _remove(folder, _PROGRESS, _PART)  # the notes first: they must never describe the pixels of another build
     return _Done(digest)
+
+
+def _right(part: Path, state: _Done) -> _Done:
+    """Return the pictures from the first on whose pixels are in `part` with the right checksums."""
+    with part.open("rb") as stream:
+        for number, (height, width) in enumerate(state.sizes):
+            count = 3 * height * width
+            pixels = stream.read(count)
+            if len(pixels) < count or zlib.crc32(pixels) != state.sums[number]:
+                return _Done(state.digest, state.sums[:number], state.sizes[:number])
+    return state
 
 
 def _to_disk(stream: Any) -> None:
@@ -192,4 +235,6 @@ def _require_room(folder: Path, needed: int) -> None:
 
 
 def _ours(name: str) -> bool:
-    return name.lstrip(".").startswith((PIXELS, SQUARES, TABLE, _PROGRESS, "lock"))  # with a dot while it is written
+    return name.lstrip(".").startswith(
+        (PIXELS, SQUARES, TABLE, _NEXT, _PROGRESS, "lock")
+    )  # with a dot while it is written

@@ -1,0 +1,156 @@
+"""Open a file that may be anything as a picture, and bound what it costs before a pixel is decoded.
+
+Only regular files are opened, only by the decoders of the formats that are meant to be read, and only if their header
+promises a picture that fits: a small file may hold a picture of gigabytes, or start another program.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from PIL import Image, ImageFile
+from PIL.Jpeg2KImagePlugin import Jpeg2KImageFile
+
+from nngk.errors import InputError
+from nngk.files import require_regular
+
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "AVIF", "JPEG2000")
+_BY_NAME = {".tga": "TGA"}  # a format without a mark of its own, which anything may look like
+
+MOST_PIXELS = 25_000_000  # that are decoded: about ten bytes each with all copies, and a second of work
+_JPEG = ("JPEG", "MPO")
+_MOST = {"JPEG": 256_000_000, "MPO": 256_000_000, "WEBP": 12_500_000, "JPEG2000": 16_000_000}
+_MOST_JPEG2000 = 4_000_000  # that are decoded
+_MOST_SLOW = 200_000  # of what Pillow decodes in Python, pixel by pixel
+_SLOW = ("ppm", "ppm_plain", "bmp_rle")
+_MOST_SCANS = 500_000_000  # pixels × scans of a progressive JPEG: each scan is a walk over all pixels
+_MOST_BYTES = 1 << 29  # of a file: some decoders read it whole
+_AT_ONCE = 4 * MOST_PIXELS  # in all threads together
+
+
+@contextmanager
+def opened_picture(path: Path) -> Iterator[tuple[Image.Image, tuple[int, int]]]:
+    """Yield a picture whose pixels are not decoded yet, and the size that its file says.
+
+    A very large JPEG or JPEG 2000 picture is set to be decoded at a half, a quarter or an eighth of its size. Raise
+    InputError if the file is not a regular one, or its picture is too large; OSError and others if it is no picture.
+    """
+    status = require_regular(path, "an image")
+    if status.st_size > _MOST_BYTES:
+        raise InputError(
+            f"The image {path} has {status.st_size:,} bytes; files of at most {_MOST_BYTES:,} are read: make it "
+            "smaller or remove it."
+        )
+    # Without waiting: what is a file now may have been exchanged for a pipe.
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as stream:
+        image = _recognised(stream, path)
+        size = image.size
+        require_bounded(image, f"The image {path}")
+        _set_smaller(image)
+        with _room.taken(image.width * image.height):
+            yield image, size
+
+
+def _recognised(stream: IO[bytes], path: Path) -> ImageFile.ImageFile:
+    """Return the picture in a stream, in whichever format it is."""
+    Image.init()
+    start = stream.read(16)
+    why = "it is no JPEG, PNG, WebP, BMP, GIF, TIFF, PPM, AVIF or JPEG 2000 picture"
+    for name in (*FORMATS, *filter(None, [_BY_NAME.get(path.suffix.lower())])):
+        factory, accepts = Image.OPEN.get(name, (None, None))
+        if factory is None or (accepts is not None and accepts(start) is not True):
+            continue
+        stream.seek(0)
+        try:
+            return factory(stream, os.fspath(path))
+        except (SyntaxError, IndexError, TypeError, struct.error) as error:
+            why = str(error) or why
+    raise OSError(why)
+
+
+def require_bounded(image: ImageFile.ImageFile, name: str, most: int | None = None) -> None:
+    """Raise InputError if a picture that is not decoded yet has more pixels than its kind, or ``most``, allows."""
+    most, hint = most or _MOST.get(image.format or "", MOST_PIXELS), ""
+    if image.tile and image.tile[0][0] in _SLOW:
+        most, hint = _MOST_SLOW, " of this kind, which is slow to decode,"
+    elif image.format in _JPEG:
+        scans = _scans(image)
+        if scans > 1:
+            most, hint = min(MOST_PIXELS, _MOST_SCANS // scans), f" in a JPEG of {scans} scans"
+    if image.width * image.height > most:
+        raise InputError(
+            f"{name} has {image.width:,}×{image.height:,} pixels; pictures of at most {most:,}{hint} are read: make "
+            "it smaller or remove it."
+        )
+
+
+def _set_smaller(image: Image.Image) -> None:
+    """Set a very large picture to be decoded at a part of its size, where its format can."""
+    pixels = image.width * image.height
+    if image.format in _JPEG and pixels > MOST_PIXELS:
+        scale = next(scale for scale in (2, 4, 8) if pixels <= scale * scale * MOST_PIXELS)
+        image.draft(None, (image.width // scale, image.height // scale))
+    elif isinstance(image, Jpeg2KImageFile) and pixels > _MOST_JPEG2000:
+        image.reduce = next(power for power in range(1, 5) if pixels <= 4**power * _MOST_JPEG2000)
+
+
+def _scans(image: ImageFile.ImageFile) -> int:
+    """Return how often a JPEG walks over its pixels: once, or if they come in steps, as often as scans begin in it."""
+    stream = image.fp
+    if stream is None or not (image.info.get("progressive") or _first_scan(stream) < getattr(image, "layers", 1)):
+        return 1
+    here, count, last = stream.tell(), 0, b""
+    stream.seek(0)
+    while block := stream.read(1 << 20):
+        count += (last + block).count(b"\xff\xda")
+        last = block[-1:]
+    stream.seek(here)
+    return max(count, 2)
+
+
+def _first_scan(stream: IO[bytes]) -> int:
+    """Return the number of components of the scan whose header was just read; 0 if that is not to be seen."""
+    here = stream.tell()
+    try:
+        for number in range(1, 5):
+            stream.seek(here - 8 - 2 * number)
+            if stream.read(5) == b"\xff\xda" + struct.pack(">HB", 6 + 2 * number, number):
+                return number
+    finally:
+        stream.seek(here)
+    return 0
+
+
+class _Room:
+    """A number of pixels that may be in the making at one time, in all threads together."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.reset()
+
+    def reset(self) -> None:
+        self.used, self.changed = 0, threading.Condition()
+
+    @contextmanager
+    def taken(self, amount: int) -> Iterator[None]:
+        """Wait until there is room for this much, or nothing else is being made, and hold it."""
+        with self.changed:
+            self.changed.wait_for(lambda: not self.used or self.used + amount <= self.total)
+            self.used += amount
+        try:
+            yield
+        finally:
+            with self.changed:
+                self.used -= amount
+                self.changed.notify_all()
+
+
+_room = _Room(_AT_ONCE)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_room.reset)  # the threads that hold it are not there

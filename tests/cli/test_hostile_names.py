@@ -1,0 +1,47 @@
+"""Names of classes, files and folders come from outside: a command prints them without obeying them."""
+
+import pytest
+from click.testing import CliRunner
+
+from nngk.cli import cli
+from nngk.data import check_folder
+from shapes import nngk
+
+EVIL = "cat\x1b[2J\x07\nError: none\u202e"
+SAFE = "cat\\x1b[2J\\x07\\nError: none\\u202e"
+
+
+@pytest.fixture
+def evil(tmp_path):
+    from PIL import Image
+
+    for name in (EVIL, "dog"):
+        (tmp_path / EVIL / name).mkdir(parents=True)
+        Image.new("RGB", (5, 4)).save(tmp_path / EVIL / name / "1.png")
+    (tmp_path / EVIL / EVIL / f"{EVIL}.jpg").write_bytes(b"no picture")
+    return tmp_path / EVIL
+
+
+def harmless(text):
+    return not any((ord(c) < 32 and c != "\n") or c in "\x7f\u202e" for c in text) and "\nError: none" not in text
+
+
+def test_check_prints_no_escapes(evil):
+    done = CliRunner().invoke(cli, ["data", "check", str(evil)])
+    assert done.exit_code == 1 and SAFE in done.output and harmless(done.output)
+    assert harmless(str(check_folder(evil)))
+
+
+def test_pack_prints_no_escapes(evil, tmp_path):
+    (evil / EVIL / f"{EVIL}.jpg").unlink()
+    done = CliRunner().invoke(
+        cli, ["data", "pack", "folder", str(evil), str(tmp_path / f"{EVIL} packed"), "--size", "8"]
+    )
+    assert done.exit_code == 0 and SAFE in done.output and harmless(done.output)
+
+
+@pytest.mark.thorough
+def test_what_was_typed_is_not_obeyed():
+    for words in ([EVIL], ["info", f"--{EVIL}"], ["data", EVIL], ["train", "x", "--epochs", EVIL]):
+        done = nngk(*words)
+        assert done.returncode == 2 and harmless(done.stderr) and "Traceback" not in done.stderr, done.stderr
