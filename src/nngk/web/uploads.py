@@ -6,11 +6,11 @@ from PIL import Image
 from starlette.exceptions import HTTPException
 
 from nngk.data.decode import load_image
+from nngk.data.opening import FORMATS, require_bounded
 from nngk.errors import InputError
 
-# What cameras, phones and browsers make. Formats that run programs or have rare decoders (EPS, PSD, FPX …) are out.
 Image.init()
-FORMATS = [name for name in ("JPEG", "PNG", "WEBP", "AVIF", "GIF", "BMP", "TIFF") if name in Image.OPEN]
+_READ: list[str] = [name for name in FORMATS if name in Image.OPEN]
 
 
 def read_upload(file: BinaryIO, most_pixels: int) -> Image.Image:
@@ -19,9 +19,10 @@ def read_upload(file: BinaryIO, most_pixels: int) -> Image.Image:
     The size is read from the head of the file: nothing is decoded of a picture that has too many pixels.
     """
     try:
-        with Image.open(file, formats=FORMATS) as image:
+        with Image.open(file, formats=_READ) as image:
             if image.width * image.height > most_pixels:
                 raise _too_large(f"{image.width}×{image.height}", most_pixels)
+            require_bounded(image, "The upload")
             return load_image(image)
     except (InputError, HTTPException):
         raise
