@@ -57,6 +57,7 @@ def test_every_preset_takes_every_task_network_and_size(name, task, dim, network
 
 def test_few_classes_leave_room_for_more():
     assert preset_settings("best", {}, classes=3).dim == 64 and preset_settings("best", {}, classes=200).dim == 199
+    assert preset_settings("frozen", {}, classes=3).dim == 512 and preset_settings("frozen", {}, classes=900).dim == 899
 
 
 def test_names_there_are_not():
@@ -100,5 +101,5 @@ def test_the_rate_that_is_used_where_the_data_cannot_choose():
     assert usual_rate(Settings(), frozen=False) == 1e-4  # the middle one of those that experiments choose from
     assert usual_rate(Settings(task="metric", network="resnet50"), frozen=False) == 2e-5
     assert usual_rate(Settings(task="metric", network="googlenet", dim=64), frozen=False) == 4e-5
-    for task in ("classify", "metric"):
-        assert usual_rate(Settings(task=task), frozen=True) == 1e-3
+    assert usual_rate(Settings(), frozen=True) == 3e-4
+    assert usual_rate(Settings(task="metric"), frozen=True) == 1e-3

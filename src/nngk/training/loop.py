@@ -98,7 +98,7 @@ def _train(tables: Split, settings: Settings, out: Path, resume: bool, tensorboa
     with _stop_on_ctrl_c() as stopping:
         _settle_rate(run, settings, stopping)
         profiler = start_profile(run) if profile else None
-        seconds = _train_epochs(run, stopping, tensorboard, profiler)
+        seconds = train_epochs(run, stopping, tensorboard, profiler)
         if profiler is not None:
             finish_profile(profiler, run)
         if holds_back(run):
@@ -122,7 +122,7 @@ def _settle_rate(run: Run, settings: Settings, stopping: Callable[[], bool]) -> 
     write_settings(run.folder, run.settings.to_dict())
 
 
-def _train_epochs(
+def train_epochs(
     run: Run, stopping: Callable[[], bool], tensorboard: bool = False, profiler: StepProfile | None = None
 ) -> float:
     """Train a run that has begun to its end and return to its best epoch; return the seconds that it took."""
@@ -149,7 +149,7 @@ def _train_on_everything(measured: Run, model: Model, seconds: float, stopping: 
             run.resume()
         else:
             run.begin()
-        seconds += _train_epochs(run, stopping)
+        seconds += train_epochs(run, stopping)
         (run.folder / "log.csv").replace(measured.folder / LOG)
         return finish(run, seconds, model)
 

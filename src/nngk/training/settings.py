@@ -235,7 +235,7 @@ class Settings:
     hold_out: bool = setting(
         False,
         IMAGES,
-        "Keep the images that were held out out of the saved model. "
+        "Keep held-out images out of the saved model. "
         "By default the model is trained once more when they have measured, on all images.",
         everyday=True,
     )
@@ -366,7 +366,7 @@ class Settings:
     tune: bool = setting(
         True,
         OPTIMISATION,
-        "Choose the learning rate on the validation images, by short runs. "
+        "Choose the learning rate by validation. It is done with short runs, where no rate is given. "
         "This is left out where it would take more than a few minutes. Test images are never looked at.",
         everyday=True,
     )

@@ -29,9 +29,9 @@ from nngk.training.step import take_step
 from nngk.training.validation import comparable, validate
 
 TRAINED = (2e-5, 5e-5, 1e-4, 2e-4)
-FROZEN = (3e-4, 1e-3, 3e-3)
+FROZEN = (1e-4, 3e-4, 1e-3)
 WIDEN = 3  # rates beyond an end of the list at most, where the best one is there
-SHARE = 3  # a short run has this part of the epochs
+SHARE = 3  # a short run has this part of the epochs; one on cached features is short as it is
 LIMIT = 300.0  # seconds that a person waits for without having asked
 PROBED = 4  # steps that tell how long one takes
 FOLDER, RECORD = "tuning", "tuning.json"  # of short runs, and of what they scored
@@ -139,7 +139,8 @@ def _short_run(run: Run, lr: float, train_epoch: TrainEpoch, stopping: Callable[
 
 def _copy(run: Run, lr: float) -> Run:
     """Return a short run from the same start, on the same training and validation images and no others."""
-    settings = replace(run.settings, lr=lr, epochs=max(2, -(-run.settings.epochs // SHARE)), patience=0)
+    epochs = run.settings.epochs if run.frozen else max(2, -(-run.settings.epochs // SHARE))
+    settings = replace(run.settings, lr=lr, epochs=epochs, patience=0)
     none = Examples(Rows(torch.empty(0, 0)), torch.empty(0, dtype=torch.int64))
     tables = Split(run.split.train, run.split.val, run.split.test.select([]))
     folder = run.folder / FOLDER

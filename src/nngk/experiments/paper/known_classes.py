@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from nngk.experiments.paper.trial import Experiment, Trial, View
-from nngk.training.presets import classify_rates, classify_settings, of_family
+from nngk.training.presets import FEWEST_DIMENSIONS, classify_rates, classify_settings, of_family
 
 NETWORKS = {"alexnet": "AlexNet", "vgg16": "VGG16", "resnet50": "ResNet50"}
 CLASSES = {"cub200": 200, "flowers102": 102, "cars196": 196, "leafsnap": 184}
@@ -20,7 +20,11 @@ NEIGHBOURS = (5, 10, 25, 50, 100, 200, 400)
 def classify_trial(preset: str, dataset: str, network: str, loss: str = "nngk", variant: str = "") -> Trial:
     """Return the trial that classifies a whole dataset."""
     rates = classify_rates(preset, loss)
-    return Trial(dataset, network, classify_settings(preset, network, loss, CLASSES[dataset]), variant, rates)
+    settings = classify_settings(preset, network, loss, CLASSES[dataset])
+    if preset == "frozen":  # as the published rows were measured, before features were dropped
+        dim = max(CLASSES[dataset] - 1, FEWEST_DIMENSIONS) if settings.dim else None
+        settings = replace(settings, dropout=0.0, epochs=30, lr=1e-3, dim=dim)
+    return Trial(dataset, network, settings, variant, rates)
 
 
 def _architectures(preset: str, network: str) -> list[Trial]:
