@@ -52,7 +52,7 @@ INTERPRETED = [
     pytest.param("gpu/fused_convolutions.py", marks=pytest.mark.slow),
     pytest.param("gpu/googlenet_passes.py", marks=pytest.mark.slow),
 ]
-OTHERS = {"reliability/faults.py", "search/write_features.py"}  # they have tests of their own
+OTHERS = {"reliability/faults.py", "reliability/hostile_images.py", "search/write_features.py"}  # tested elsewhere
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:

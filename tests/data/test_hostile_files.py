@@ -268,6 +268,13 @@ def test_one_component_per_scan_is_several_scans(tmp_path):
         assert image.layers == 3 and opening._scans(image) == 2
 
 
+def test_a_jpeg_of_several_pictures_is_its_first(tmp_path):
+    frames = [Image.new("RGB", (16, 8), colour) for colour in ("red", "blue")]
+    frames[0].save(tmp_path / "a.jpg", "MPO", save_all=True, append_images=frames[1:])
+    assert load_image(tmp_path / "a.jpg").size == (16, 8)
+    assert load_image(tmp_path / "a.jpg").getpixel((3, 3))[0] > 240
+
+
 def test_what_is_decoded_slowly_must_be_small(tmp_path):
     (tmp_path / "small.pgm").write_bytes(b"P2 2 1 255\n0 255\n")
     (tmp_path / "large.ppm").write_bytes(b"P6 1000 1000 100\n" + bytes(3_000_000))

@@ -295,6 +295,7 @@ def test_pack_refuses_what_it_cannot_do(pets: Path, tmp_path: Path) -> None:
         (lambda d: _edit(d, sizes=[[8, -8]] * 12), "damaged"),
         (lambda d: _edit(d, sizes=[[8, 1 << 62]] * 12), "damaged"),
         (lambda d: _edit(d, sizes=[[8, 1 << 70]] * 12), "damaged"),
+        (lambda d: _edit(d, squash=True), "not square"),
         (lambda d: _edit(d, name=None), "damaged"),
         (lambda d: _edit(d, version=None), "version None"),
         (lambda d: _edit(d, version=[3]), "version"),

@@ -16,7 +16,7 @@ from PIL import Image, ImageFile
 from nngk.data.flat_pictures import FlatPictures
 from nngk.data.opening import MOST_PIXELS, opened_picture, require_bounded
 from nngk.data.packs.layout import packed_picture
-from nngk.errors import InputError
+from nngk.errors import InputError, whole_number
 from nngk.files import forbidden
 
 # What Pillow raises for damaged files, depending on the format and on where the damage is.
@@ -36,6 +36,7 @@ _UPRIGHT = {
 }
 _STRIP = 1 << 20  # pixels that are converted at a time, where that takes several copies
 
+_LARGEST = 1 << 13  # pixels of a shorter side
 LONGEST = 4  # times the shorter side: what a picture has beyond, at both ends of its longer side, is cut off
 
 
@@ -78,9 +79,11 @@ def fitted(
     >>> fitted(np.zeros((4, 6, 3), dtype=np.uint8), 8).shape
     torch.Size([3, 8, 12])
     """
+    size = whole_number("The size of a picture", size, 1, _LARGEST)
     image, scale = _loaded(source)
-    if box is not None and not np.isnan(box).any():
-        image = image.crop(_clip(np.asarray(box, dtype=np.float64) * scale, image, source))
+    corners = _corners(box)
+    if corners is not None:
+        image = image.crop(_clip(corners * scale, image, source))
     if not squash:
         image = _without_ends(image)
     target = (size, size) if squash else fitted_size(image.width, image.height, size)
@@ -134,7 +137,20 @@ def _without_ends(image: Image.Image) -> Image.Image:
     return image if image.size == (wide, tall) else image.crop((left, top, left + wide, top + tall))
 
 
-def _clip(box: Sequence[float] | np.ndarray, image: Image.Image, source: Any) -> tuple[int, int, int, int]:
+def _corners(box: Sequence[float] | np.ndarray | None) -> np.ndarray | None:
+    """Return a box as four numbers; None for the whole picture, which a number that is missing stands for too."""
+    if box is None:
+        return None
+    try:
+        corners = np.asarray(box, dtype=np.float64)
+    except (TypeError, ValueError):
+        corners = np.empty(0)
+    if corners.shape != (4,) or np.isinf(corners).any():
+        raise InputError(f"A box is four numbers of pixels, x1, y1, x2, y2; got {box!r}.")
+    return None if np.isnan(corners).any() else corners
+
+
+def _clip(box: np.ndarray, image: Image.Image, source: Any) -> tuple[int, int, int, int]:
     """Return the corners of every pixel that the box touches and the picture has."""
     x1, y1, x2, y2 = (float(v) for v in box)
     clipped = (

@@ -103,27 +103,29 @@ def _set_smaller(image: Image.Image) -> None:
 def _scans(image: ImageFile.ImageFile) -> int:
     """Return how often a JPEG walks over its pixels: once, or if they come in steps, as often as scans begin in it."""
     stream = image.fp
-    if stream is None or not (image.info.get("progressive") or _first_scan(stream) < getattr(image, "layers", 1)):
+    if stream is None:
         return 1
-    here, count, last = stream.tell(), 0, b""
-    stream.seek(0)
-    while block := stream.read(1 << 20):
-        count += (last + block).count(b"\xff\xda")
-        last = block[-1:]
-    stream.seek(here)
-    return max(count, 2)
+    here = stream.tell()
+    try:
+        if not image.info.get("progressive") and _first_scan(stream) == getattr(image, "layers", 1):
+            return 1
+        stream.seek(0)
+        count, last = 0, b""
+        while block := stream.read(1 << 20):
+            count += (last + block).count(b"\xff\xda")
+            last = block[-1:]
+        return max(count, 2)
+    finally:
+        stream.seek(here)
 
 
 def _first_scan(stream: IO[bytes]) -> int:
-    """Return the number of components of the scan whose header was just read; 0 if that is not to be seen."""
-    here = stream.tell()
-    try:
-        for number in range(1, 5):
-            stream.seek(here - 8 - 2 * number)
-            if stream.read(5) == b"\xff\xda" + struct.pack(">HB", 6 + 2 * number, number):
-                return number
-    finally:
-        stream.seek(here)
+    """Return the number of components in a JPEG's first scan; 0 if that is not to be seen."""
+    stream.seek(2)
+    while len(head := stream.read(4)) == 4 and head[0] == 0xFF:
+        if head[1] == 0xDA:
+            return int.from_bytes(stream.read(1), "big")
+        stream.seek(int.from_bytes(head[2:], "big") - 2, os.SEEK_CUR)
     return 0
 
 

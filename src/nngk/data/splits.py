@@ -40,7 +40,7 @@ def stratified(labels: Sequence[int] | np.ndarray, fractions: Sequence[float], s
     """
     labels = np.asarray(labels, dtype=np.int64)
     shares = np.asarray(fractions, dtype=np.float64)
-    if shares.ndim != 1 or not len(shares) or (shares < 0).any() or abs(shares.sum() - 1) > 1e-6:
+    if shares.ndim != 1 or not len(shares) or not (shares >= 0).all() or not abs(shares.sum() - 1) <= 1e-6:
         raise InputError(f"The fractions of a split are not negative and add up to one, unlike {list(fractions)}.")
     rng = np.random.default_rng(seed)
     parts: list[list[np.ndarray]] = [[] for _ in shares]
@@ -119,7 +119,7 @@ def split(
     [14, 2, 4]
     """
     require_task(task)
-    if min(val_fraction, test_fraction) < 0 or val_fraction + test_fraction >= 1:
+    if not (val_fraction >= 0 and test_fraction >= 0 and val_fraction + test_fraction < 1):
         raise InputError(
             f"The validation and test fractions are not negative and leave something for training; "
             f"{val_fraction} and {test_fraction} do not."

@@ -157,6 +157,8 @@ def _open(folder: Path, *stamps: int) -> Pack:
     expected = int(ends[-1]) if len(ends) else 0
     if (sizes.min(1, initial=size) != size).any():
         raise ValueError(f"it has pictures whose shorter side is not {size}")
+    if meta.get("squash", True) and (sizes != size).any():
+        raise ValueError("it has pictures that are not square")
     if len(pixels) != expected or count != len(sizes):
         raise ValueError(f"its pictures have {len(pixels):,} values, {TABLE} says {expected:,}")
     places = np.concatenate([(ends - 3 * sizes.prod(1))[:, None], sizes], axis=1)

@@ -1,0 +1,41 @@
+"""A few kinds of hostile files through two commands: read or refused, quickly, in little memory."""
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shapes import environment
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "reliability" / "hostile_images.py"
+
+
+@pytest.mark.thorough
+def test_a_few_kinds(tmp_path):
+    out = tmp_path / "hostile_images.csv"
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "--quick", "--out", str(out)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    with out.open(newline="", encoding="utf-8") as file:
+        rows = {row["kind"]: row for row in csv.DictReader(file)}
+    assert len(rows) == 6 and rows["CMYK JPEG"]["check"] == "read" and rows["named pipe"]["classify"] == "refused"
+    assert all(row["classify"] == row["expected"] for row in rows.values())
+    assert all(float(row["seconds"]) < 1 and 50 < float(row["peak_mib"]) < 1024 for row in rows.values())
+    assert all(row["commit"] and row["command"] and row["machine"] for row in rows.values())
+
+
+def test_every_kind_has_a_name_of_its_own(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    from hostile_files import GROUPS, QUICK
+
+    names = [kind.what for group in GROUPS.values() for kind in group]
+    assert len(names) == len(set(names)) >= 60 and set(QUICK) <= set(names)
+    assert {kind.outcome for group in GROUPS.values() for kind in group} == {"read", "refused"}
