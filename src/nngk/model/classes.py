@@ -24,6 +24,7 @@ class Classes:
     theta: Tensor  # (m,), log weights
     sources: list[str]  # m texts: where the image of each centre came from
     softmax: dict[str, Tensor] | None = None  # 'weight' (c, dim), 'bias' (c,), 'scale' of the first c classes
+    features: Tensor | None = None  # (m, channels), the network's own features of each centre's image, of length one
 
     def __post_init__(self) -> None:
         m, classes = len(self.sources), len(self.names)
@@ -42,19 +43,31 @@ class Classes:
             raise InputError(f"The labels must be from 0 to {classes - 1}, the places of the class names; got {span}.")
         if self.softmax is not None:
             _require_softmax(self.softmax, classes, self.centres.shape[1])
+        if self.features is not None:
+            _require_matrix("features", self.features, (m, None))
 
     @cached_property
     def engine(self) -> Exact:
         """Return the search among the centres."""
         return Exact(self.centres)
 
+    @cached_property
+    def feature_engine(self) -> Exact | None:
+        """Return the search among the features of the centres' images, where they are kept."""
+        return None if self.features is None else Exact(self.features.float())
+
     def of(self, name: str) -> Tensor:
         """Return which centres belong to the class ``name``, as a mask (m,)."""
         return self.labels == self.names.index(name)
 
 
-def with_images(known: Classes, name: str, rows: Tensor, sources: list[str]) -> Classes:
-    """Return the classes with the embeddings ``rows`` (n, dim) as centres of ``name``, which may be new or known."""
+def with_images(known: Classes, name: str, rows: Tensor, sources: list[str], features: Tensor | None = None) -> Classes:
+    """Return the classes with the embeddings ``rows`` (n, dim) as centres of ``name``, which may be new or known.
+
+    Where the features of the known images are kept, those of the new ones are needed too.
+    """
+    if known.features is not None and features is None:
+        raise InputError("The features of the new images are needed where those of the known ones are kept.")
     softmax = known.softmax
     if name in known.names:
         softmax = None  # its layer could not learn from the new images: from now on the kernels answer
@@ -67,6 +80,9 @@ def with_images(known: Classes, name: str, rows: Tensor, sources: list[str]) -> 
         torch.cat([known.theta, _shown_weight(known, label, len(rows)).expand(len(rows))]),
         known.sources + sources,
         softmax,
+        None
+        if known.features is None or features is None
+        else torch.cat([known.features, features.to(known.features)]),
     )
 
 
@@ -75,20 +91,25 @@ def without_class(known: Classes, name: str) -> Classes:
     if name not in known.names:
         listed = ", ".join(known.names[:10]) + (", …" if len(known.names) > 10 else "")
         raise InputError(f"The model has no class '{name}'; it knows: {listed or 'none'}.")
-    label, kept = known.names.index(name), ~known.of(name)
-    labels = known.labels[kept]
+    label = known.names.index(name)
+    left = keeping(known, ~known.of(name))
     softmax = known.softmax
     if softmax is not None and label < len(softmax["weight"]):
-        rows = torch.arange(len(softmax["weight"]), device=kept.device) != label
+        rows = torch.arange(len(softmax["weight"]), device=left.labels.device) != label
         softmax = softmax | {key: softmax[key][rows] for key in ("weight", "bias")}
+    names = known.names[:label] + known.names[label + 1 :]
+    return replace(left, names=names, labels=left.labels - (left.labels > label).long(), softmax=softmax)
+
+
+def keeping(known: Classes, kept: Tensor) -> Classes:
+    """Return the classes with the marked centres (m,) alone; every name stays, also one that has no centre left."""
     return replace(
         known,
-        names=known.names[:label] + known.names[label + 1 :],
         centres=known.centres[kept],
-        labels=labels - (labels > label).long(),
+        labels=known.labels[kept],
         theta=known.theta[kept],
         sources=[source for source, keep in zip(known.sources, kept.tolist()) if keep],
-        softmax=softmax,
+        features=None if known.features is None else known.features[kept],
     )
 
 
@@ -103,6 +124,11 @@ def _shown_weight(known: Classes, label: int, count: int) -> Tensor:
     if same.any():  # more images of a known class
         return known.theta[same].mean()
     return known.theta.logsumexp(0) - math.log(len(known.labels.unique()) * count)
+
+
+def coincide(squared: Tensor, x: Tensor) -> Tensor:
+    """Return which embeddings (n, dim) lie, but for rounding, at a centre at these squared distances (n,)."""
+    return squared <= 1e-8 * x.to(squared).square().sum(1)
 
 
 def _require_matrix(what: str, tensor: Tensor, shape: tuple[int | None, ...]) -> None:
