@@ -4,7 +4,8 @@ import torch
 
 from nngk.model.features import feature_width
 from nngk.model.model import Model
-from nngk.model.unknown import Familiar
+from nngk.model.space import Space
+from nngk.model.unknown import MEASURES, Familiar
 from nngk.networks import create_network
 from nngk.networks.input_spec import InputSpec
 
@@ -14,7 +15,8 @@ def small_model(seed=0, classes=3, softmax=False):
     network = create_network("small", dim=4, weights="random")
     network.input = InputSpec.from_config({**network.input.to_config(), "size": 12, "resize": 12})
     m = classes * 4
-    values = {name: torch.randn(20) for name in ("density", "nearness", "lead")}
+    values = {name: torch.randn(20) for name in MEASURES}
+    space = Space(torch.randn(feature_width(network), 3), torch.randn(feature_width(network)))
     layer = {"weight": torch.randn(classes, 4), "bias": torch.randn(classes)} if softmax else None
     return Model(
         network,
@@ -24,8 +26,8 @@ def small_model(seed=0, classes=3, softmax=False):
         sigma=0.4,
         class_names=[f"class {i} äöü" for i in range(classes)],
         sources=[f"images/{i}.png" for i in range(m)],
-        familiar=Familiar(values, ("nearness", "lead"), false_alarms=0.1),
-        features=torch.nn.functional.normalize(torch.randn(m, feature_width(network))),
+        familiar=Familiar(values, ("closeness", "lead"), 0.1, space),
+        coordinates=torch.randn(m, 3),
         n_neighbours=5,
         softmax=layer,
         info={"task": "classify", "test": {"accuracy": 0.5}},
@@ -40,8 +42,8 @@ def difference(a, b):
     for field in ("centres", "labels", "theta"):
         if not torch.equal(getattr(a, field), getattr(b, field)):
             return field
-    if not torch.equal(a.classes.features, b.classes.features):
-        return "features"
+    if not torch.equal(a.classes.coordinates, b.classes.coordinates):
+        return "coordinates"
     one, two = a.familiar.tensors(), b.familiar.tensors()
     if a.familiar.settings() != b.familiar.settings() or one.keys() != two.keys():
         return "unknown"

@@ -24,7 +24,7 @@ class Classes:
     theta: Tensor  # (m,), log weights
     sources: list[str]  # m texts: where the image of each centre came from
     softmax: dict[str, Tensor] | None = None  # 'weight' (c, dim), 'bias' (c,), 'scale' of the first c classes
-    features: Tensor | None = None  # (m, channels), the network's own features of each centre's image, of length one
+    coordinates: Tensor | None = None  # (m, d), of each centre's image in the space of the network's own features
 
     def __post_init__(self) -> None:
         m, classes = len(self.sources), len(self.names)
@@ -33,8 +33,8 @@ class Classes:
         if len(set(self.names)) != classes:
             twice = next(name for name in self.names if self.names.count(name) > 1)
             raise InputError(f"Class names must differ; '{twice}' is there twice.")
-        _require_matrix("centres", self.centres, (m, None))
-        _require_matrix("theta", self.theta, (m,))
+        require_numbers("centres", self.centres, (m, None))
+        require_numbers("theta", self.theta, (m,))
         if self.labels.dtype != torch.int64 or self.labels.shape != (m,):
             kind = f"{self.labels.dtype} of shape {tuple(self.labels.shape)}"
             raise InputError(f"The labels must be {m} whole numbers (int64), one for each centre; got {kind}.")
@@ -43,8 +43,8 @@ class Classes:
             raise InputError(f"The labels must be from 0 to {classes - 1}, the places of the class names; got {span}.")
         if self.softmax is not None:
             _require_softmax(self.softmax, classes, self.centres.shape[1])
-        if self.features is not None:
-            _require_matrix("features", self.features, (m, None))
+        if self.coordinates is not None:
+            require_numbers("coordinates", self.coordinates, (m, None))
 
     @cached_property
     def engine(self) -> Exact:
@@ -52,22 +52,29 @@ class Classes:
         return Exact(self.centres)
 
     @cached_property
-    def feature_engine(self) -> Exact | None:
-        """Return the search among the features of the centres' images, where they are kept."""
-        return None if self.features is None else Exact(self.features.float())
+    def class_means(self) -> Tensor | None:
+        """Return the mean coordinates (c, d) of each class that has a centre, where coordinates are kept."""
+        if self.coordinates is None:
+            return None
+        present, which = self.labels.unique(return_inverse=True)
+        rows = self.coordinates.float()
+        sums = rows.new_zeros(len(present), rows.shape[1]).index_add_(0, which, rows)
+        return sums / torch.bincount(which, minlength=len(present))[:, None]
 
     def of(self, name: str) -> Tensor:
         """Return which centres belong to the class ``name``, as a mask (m,)."""
         return self.labels == self.names.index(name)
 
 
-def with_images(known: Classes, name: str, rows: Tensor, sources: list[str], features: Tensor | None = None) -> Classes:
+def with_images(
+    known: Classes, name: str, rows: Tensor, sources: list[str], coordinates: Tensor | None = None
+) -> Classes:
     """Return the classes with the embeddings ``rows`` (n, dim) as centres of ``name``, which may be new or known.
 
-    Where the features of the known images are kept, those of the new ones are needed too.
+    Where the coordinates of the known images are kept, those of the new ones are needed too.
     """
-    if known.features is not None and features is None:
-        raise InputError("The features of the new images are needed where those of the known ones are kept.")
+    if known.coordinates is not None and coordinates is None:
+        raise InputError("The coordinates of the new images are needed where those of the known ones are kept.")
     softmax = known.softmax
     if name in known.names:
         softmax = None  # its layer could not learn from the new images: from now on the kernels answer
@@ -80,9 +87,7 @@ def with_images(known: Classes, name: str, rows: Tensor, sources: list[str], fea
         torch.cat([known.theta, _shown_weight(known, label, len(rows)).expand(len(rows))]),
         known.sources + sources,
         softmax,
-        None
-        if known.features is None or features is None
-        else torch.cat([known.features, features.to(known.features)]),
+        _joined(known.coordinates, coordinates),
     )
 
 
@@ -109,7 +114,7 @@ def keeping(known: Classes, kept: Tensor) -> Classes:
         labels=known.labels[kept],
         theta=known.theta[kept],
         sources=[source for source, keep in zip(known.sources, kept.tolist()) if keep],
-        features=None if known.features is None else known.features[kept],
+        coordinates=None if known.coordinates is None else known.coordinates[kept],
     )
 
 
@@ -126,12 +131,16 @@ def _shown_weight(known: Classes, label: int, count: int) -> Tensor:
     return known.theta.logsumexp(0) - math.log(len(known.labels.unique()) * count)
 
 
+def _joined(known: Tensor | None, new: Tensor | None) -> Tensor | None:
+    return None if known is None or new is None else torch.cat([known, new.to(known)])
+
+
 def coincide(squared: Tensor, x: Tensor) -> Tensor:
     """Return which embeddings (n, dim) lie, but for rounding, at a centre at these squared distances (n,)."""
     return squared <= 1e-8 * x.to(squared).square().sum(1)
 
 
-def _require_matrix(what: str, tensor: Tensor, shape: tuple[int | None, ...]) -> None:
+def require_numbers(what: str, tensor: Tensor, shape: tuple[int | None, ...]) -> None:
     """Raise InputError if a tensor has another shape, or anything but finite numbers; None stands for any length."""
     fits = tensor.ndim == len(shape) and all(want in (None, got) for want, got in zip(shape, tensor.shape))
     if not fits or not tensor.is_floating_point():
@@ -150,7 +159,7 @@ def _require_softmax(layer: dict[str, Tensor], classes: int, dim: int) -> None:
     rows = len(layer["weight"]) if layer["weight"].ndim else 0
     if rows > classes:
         raise InputError(f"The softmax layer has {rows} classes, the model {classes}.")
-    _require_matrix("weights of the softmax layer", layer["weight"], (rows, dim))
-    _require_matrix("biases of the softmax layer", layer["bias"], (rows,))
+    require_numbers("weights of the softmax layer", layer["weight"], (rows, dim))
+    require_numbers("biases of the softmax layer", layer["bias"], (rows,))
     if "scale" in layer:
-        _require_matrix("scale of the softmax layer", layer["scale"], ())
+        require_numbers("scale of the softmax layer", layer["scale"], ())

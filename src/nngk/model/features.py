@@ -1,4 +1,4 @@
-"""What a network says of an image: its own pooled features, and the embedding made of them, in one pass."""
+"""What a network says of an image: the features that it pools, and the embedding made of them, in one pass."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ class Described(NamedTuple):
     """Images as a network sees them."""
 
     embeddings: Tensor  # (n, dim)
-    features: Tensor  # (n, channels), the features that the network pools, of length one
+    features: Tensor  # (n, channels), those that the network pools, at one scale
 
 
 class Describer(nn.Module):
@@ -28,7 +28,7 @@ class Describer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         head = self.network.head
         pooled = x if self.pooled else head.pool(self.network.backbone(x))
-        return torch.cat([head.project(pooled), unit_rows(pooled)], 1)
+        return torch.cat([head.project(pooled), at_one_scale(pooled)], 1)
 
     def apart(self, both: Tensor) -> Described:
         """Return what the forward pass gave, apart again; of no images both have no columns."""
@@ -36,17 +36,17 @@ class Describer(nn.Module):
         return Described(both[:, :dim], both[:, dim:])
 
 
+def at_one_scale(features: Tensor) -> Tensor:
+    """Return features (n, channels) in float32, each row with mean zero and variance one: what counts is its pattern.
+
+    >>> at_one_scale(torch.tensor([[1.0, 3.0], [100.0, 300.0]])).round(decimals=3)
+    tensor([[-1.,  1.],
+            [-1.,  1.]])
+    """
+    return nn.functional.layer_norm(features.float(), features.shape[1:])
+
+
 def feature_width(network: EmbeddingNetwork) -> int:
     """Return how many features a network pools."""
     linear = network.head.linear
     return network.head.dim if linear is None else linear.in_features
-
-
-def unit_rows(features: Tensor) -> Tensor:
-    """Return features (n, channels) at length one, in float32: what counts is their direction.
-
-    >>> unit_rows(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
-    tensor([[0.6000, 0.8000],
-            [0.0000, 0.0000]])
-    """
-    return nn.functional.normalize(features.float(), dim=1)

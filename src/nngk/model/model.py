@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, overload
 
@@ -18,7 +19,8 @@ from nngk.model.answers import Answer, Evidence
 from nngk.model.classes import Classes, coincide, with_images, without_class
 from nngk.model.features import Described, Describer, feature_width
 from nngk.model.pictures import Picture, Pictures, as_list, name_of
-from nngk.model.unknown import Familiar, measured, required_images
+from nngk.model.pretend import learn_familiar
+from nngk.model.unknown import Familiar, Measured, measured, required_images
 from nngk.networks import EmbeddingNetwork
 from nngk.networks.embed import embed
 
@@ -41,7 +43,7 @@ class Model:
         class_names: list[str],
         sources: list[str],
         familiar: Familiar | Tensor | None = None,
-        features: Tensor | None = None,
+        coordinates: Tensor | None = None,
         n_neighbours: int | None = 100,
         softmax: dict[str, Tensor] | None = None,
         info: dict[str, Any] | None = None,
@@ -57,7 +59,7 @@ class Model:
             theta=theta.detach().to(self.device),
             sources=list(sources),
             softmax=None if softmax is None else {k: t.detach().to(self.device) for k, t in softmax.items()},
-            features=None if features is None else features.detach().to(self.device, torch.float16),
+            coordinates=None if coordinates is None else coordinates.detach().to(self.device),
         )
         self.sigma = sigma
         self.familiar = familiar if isinstance(familiar, Familiar) else Familiar.densities(familiar)
@@ -70,9 +72,12 @@ class Model:
         """Raise InputError if the pieces cannot belong together."""
         if self.centres.shape[1] != self.network.dim:
             raise InputError(f"The centres have {self.centres.shape[1]} dimensions, the network {self.network.dim}.")
-        features, channels = self.classes.features, feature_width(self.network)
-        if features is not None and features.shape[1] != channels:
-            raise InputError(f"The features have {features.shape[1]} dimensions, those of the network {channels}.")
+        space, coordinates, channels = self.familiar.space, self.classes.coordinates, feature_width(self.network)
+        if (space is None) != (coordinates is None):
+            raise InputError("The space of the unknown score and the coordinates of the images in it belong together.")
+        if space is not None and coordinates is not None and space.directions.shape != (channels, coordinates.shape[1]):
+            shape = (channels, coordinates.shape[1])
+            raise InputError(f"The directions of the space must be {shape}; got {tuple(space.directions.shape)}.")
         if not isinstance(self.sigma, int | float) or not NARROWEST <= self.sigma <= WIDEST:
             raise InputError(f"sigma must be a number from {NARROWEST:g} to {WIDEST:g}; got {self.sigma!r}.")
         if self.n_neighbours is not None:
@@ -131,7 +136,7 @@ class Model:
                 labels=bank["labels"],
                 theta=bank["theta"],
                 familiar=Familiar.read(bank, record["unknown"]),
-                features=bank.get("features"),
+                coordinates=bank.get("coordinates"),
                 sigma=record["sigma"],
                 n_neighbours=record["n_neighbours"],
                 class_names=record["class_names"],
@@ -156,8 +161,8 @@ class Model:
     def _stored(self) -> storage.Stored:
         bank = {"centres": self.centres, "labels": self.labels, "theta": self.theta}
         bank |= self.familiar.tensors() | {f"softmax.{key}": t for key, t in (self.softmax or {}).items()}
-        if self.classes.features is not None:
-            bank["features"] = self.classes.features
+        if self.classes.coordinates is not None:
+            bank["coordinates"] = self.classes.coordinates
         names = ("sigma", "n_neighbours", "class_names", "sources", "info")
         record = {name: getattr(self, name) for name in names} | {"unknown": self.familiar.settings()}
         return storage.Stored(self.network, bank, record, self._seen)
@@ -284,7 +289,7 @@ class Model:
             return []
         found = self.predict(embeddings)
         probabilities = self.probabilities(embeddings)
-        alike = self.familiar.alike(measured(found, self.classes, features))
+        alike = self.familiar.alike(self._measured(found, features))
         unknown = self.familiar.score(alike)
         order = probabilities.argsort(dim=1, descending=True, stable=True)
         largest = found.shares.argsort(dim=1, descending=True, stable=True)[:, :evidence]
@@ -303,7 +308,21 @@ class Model:
 
     def unknown(self, embeddings: Tensor, features: Tensor | None = None) -> Tensor:
         """Return the unknown score (n,) of images: above one half the model calls them unknown."""
-        return self.familiar.score(self.familiar.alike(measured(self.predict(embeddings), self.classes, features)))
+        return self.familiar.score(self.familiar.alike(self._measured(self.predict(embeddings), features)))
+
+    def _measured(self, found: Prediction, features: Tensor | None) -> Measured:
+        space = self.familiar.space
+        coordinates = None if features is None or space is None else space.coordinates(features)
+        return measured(found, self.classes, coordinates)
+
+    def learn_unknown(self, features: Tensor, new: Described | None = None, false_alarms: float = FALSE_ALARMS) -> None:
+        """Find the unknown score and its threshold from the features (m, channels) of the centres' own images.
+
+        ``new`` are images of known classes that are not among the centres; with 20 or more they set the threshold.
+        """
+        k = self.n_neighbours
+        self.familiar, coordinates = learn_familiar(self.classes, features, self.sigma, k, new, false_alarms)
+        self.classes = replace(self.classes, coordinates=coordinates)
 
     def _evidence(self, found: Prediction, row: int, places: Sequence[int]) -> list[Evidence]:
         return [
@@ -335,9 +354,9 @@ class Model:
                 f"{needed} photos or more are needed to find a threshold with {false_alarms:.2%} false alarms; got "
                 f"{int(new.sum())}{held}. Give more photos of the known classes, or accept more false alarms."
             )
-        values = measured(self.predict(seen.embeddings[new]), self.classes, seen.features[new])
-        parts = tuple(part for part in self.familiar.parts if part in values) or ("density",)
-        self.familiar = Familiar({name: v.cpu() for name, v in values.items()}, parts, false_alarms)
+        values = self._measured(self.predict(seen.embeddings[new]), seen.features[new])
+        values = {name: value.cpu() for name, value in values.items()}
+        self.familiar = replace(self.familiar, values=values, false_alarms=false_alarms)
         return int(new.sum())
 
     # -- classes that come and go
@@ -359,7 +378,9 @@ class Model:
                 f"The embeddings of the images for '{name}' are NaN or infinite; the model may be damaged."
             )
         sources = [name_of(picture, name, i) for i, picture in enumerate(pictures)]
-        self.classes = with_images(self.classes, name, rows, sources, seen.features)
+        space = self.familiar.space
+        coordinates = None if space is None else space.coordinates(seen.features)
+        self.classes = with_images(self.classes, name, rows, sources, coordinates)
         return int(self.classes.of(name).sum())
 
     def remove(self, name: str) -> int:

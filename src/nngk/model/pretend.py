@@ -1,120 +1,149 @@
-"""Choosing the measures of the unknown score, by pretending that some of the known classes are unknown."""
+"""Finding the unknown score: some known classes pretend to be unknown, and some other images to be new."""
+
+from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from nngk.defaults import FALSE_ALARMS
-from nngk.kernel.predict import answer
+from nngk.kernel.predict import predictions
 from nngk.metrics import auroc
 from nngk.model.classes import Classes, keeping
 from nngk.model.features import Described
-from nngk.model.unknown import Familiar, Measured, measured, others
+from nngk.model.space import Space, fit_space, spread_over
+from nngk.model.unknown import Familiar, Measured, measured, required_images
 
-# The first stands where the others are not clearly better, or where there are too few classes to tell.
+# The first stands where the others are not clearly better, or where there are too few classes to tell. The density and
+# the odds in the embedding are none of them: a trained embedding has seen the pretended unknowns.
 CANDIDATES: tuple[tuple[str, ...], ...] = (
-    ("nearness", "lead"),
-    ("density", "nearness", "lead"),
-    ("density", "lead"),
-    ("nearness",),
-    ("density",),
+    ("closeness", "contrast", "lead"),
+    ("closeness",),
+    ("closeness", "contrast"),
+    ("closeness", "lead"),
+    ("contrast", "lead"),
+    ("lead",),
 )
-CLEARLY = 0.01  # of AUROC
+CLEARLY = 0.005  # of AUROC
 FOLDS = 5
-IMAGES = 10_000  # that the familiar values are taken from
-ASKED = 1_000  # images of each kind that a fold asks about
+ASKED = 2_000  # images of each kind that a fold asks about at most
 BLOCK = 1 << 24  # elements of one block of images by neighbours
+
+Fold = tuple[Measured, Measured]  # measures of images of known classes, and of pretended unknowns
 
 
 def learn_familiar(
-    known: Classes, sigma: float, k: int | None, new: Described | None = None, false_alarms: float = FALSE_ALARMS
-) -> Familiar:
-    """Return what is familiar to a model with these classes, and the measures that tell the unknown apart best.
+    known: Classes,
+    features: Tensor,
+    sigma: float,
+    k: int | None,
+    new: Described | None = None,
+    false_alarms: float = FALSE_ALARMS,
+) -> tuple[Familiar, Tensor | None]:
+    """Return what is familiar to a model with these classes, and the coordinates (m, d) of their images.
 
-    ``new`` are images of the known classes that are not among the centres. Without any, the centres' own images stand
-    for them, each measured among the others; those of a trained network lie closer together than any new image will.
+    ``features`` (m, channels) are those of the centres' images. Folds of the classes pretend to be unknown: the
+    measures that tell them apart best are chosen. ``new`` are images of the known classes that are not among the
+    centres: their values are the familiar ones. Where there are too few, images that the folds left out stand for them.
     """
-    if new is not None and len(new.embeddings):
-        values = measure(known, sigma, k, *_some(new))
+    folds = list(_pretend(known, features, sigma, k))
+    here, space = _placed(known, features)
+    if new is not None and len(new.embeddings) >= required_images(false_alarms):
+        values = _measure(here, sigma, k, new.embeddings, None if space is None else space.coordinates(new.features))
     else:
-        chosen = spread_over(len(known.centres), IMAGES)
-        values = measure_own(known, sigma, k, chosen)
-    values = {name: value.cpu() for name, value in values.items()}
-    return Familiar(values, choose_parts(known, sigma, k), false_alarms)
+        values = _joined([usual for usual, _ in folds]) if folds else {"density": torch.empty(0)}
+    candidates = [parts for parts in CANDIDATES if all(part in values for part in parts)]
+    parts = _best_parts(candidates, folds) if candidates else ("density",)
+    return Familiar({name: value.cpu() for name, value in values.items()}, parts, false_alarms, space), here.coordinates
 
 
-def choose_parts(known: Classes, sigma: float, k: int | None) -> tuple[str, ...]:
-    """Return the measures whose added ranks tell pretended unknowns from known images best, over folds of classes."""
-    candidates = [parts for parts in CANDIDATES if known.features is not None or "nearness" not in parts]
-    folds = [fold for fold in _folds(known) if fold.any() and len(known.labels[~fold].unique()) > 1]
-    if not folds:
+def _best_parts(candidates: list[tuple[str, ...]], folds: list[Fold]) -> tuple[str, ...]:
+    """Return the measures whose added ranks tell pretended unknowns from known images best, over all folds."""
+    told = []
+    for usual, strange in folds:
+        if len(strange["density"]) and all(part in usual for parts in candidates for part in parts):
+            reference = {name: value.cpu() for name, value in usual.items()}
+            scores = [Familiar(reference, parts) for parts in candidates]
+            told.append([auroc(-score.alike(usual), -score.alike(strange)) for score in scores])
+    if not told:
         return candidates[0]
-    scores = torch.tensor([_tell_apart(known, sigma, k, fold, candidates) for fold in folds]).mean(0)
-    best = int(scores.argmax())
-    return candidates[best if scores[best] > scores[0] + CLEARLY else 0]
+    means = torch.tensor(told).mean(0)
+    best = int(means.argmax())
+    return candidates[best if means[best] > means[0] + CLEARLY else 0]
 
 
-def _tell_apart(
-    known: Classes, sigma: float, k: int | None, hidden: Tensor, candidates: list[tuple[str, ...]]
-) -> list[float]:
-    """Return the AUROC of each candidate where the ``hidden`` centres (m,) stand for images of unknown classes."""
-    left = keeping(known, ~hidden)
-    chosen = spread_over(len(left.centres), ASKED)
-    usual = measure_own(left, sigma, k, chosen)
-    asked = hidden.nonzero().flatten()
-    asked = asked[spread_over(len(asked), ASKED).to(asked.device)]
-    features = None if known.features is None else known.features[asked]
-    strange = measure(left, sigma, k, known.centres[asked], features)
-    reference = {name: value.cpu() for name, value in usual.items()}
-    out = []
-    for parts in candidates:
-        familiar = Familiar(reference, parts)
-        out.append(auroc(-familiar.alike(usual), -familiar.alike(strange)))
-    return out
+def _pretend(known: Classes, features: Tensor, sigma: float, k: int | None) -> Iterator[Fold]:
+    """Yield measures of images of known classes that pretend to be new, and of classes that pretend to be unknown.
 
-
-def measure(known: Classes, sigma: float, k: int | None, embeddings: Tensor, features: Tensor | None) -> Measured:
-    """Return the measures of images that are not among the centres."""
-    return _measure(known, sigma, k, embeddings, features, None)
-
-
-def measure_own(known: Classes, sigma: float, k: int | None, chosen: Tensor) -> Measured:
-    """Return the measures of the chosen centres' own images, each among the others."""
-    chosen = chosen.to(known.centres.device)
-    features = None if known.features is None else known.features[chosen]
-    return _measure(known, sigma, k, known.centres[chosen], features, chosen)
-
-
-def _measure(
-    known: Classes, sigma: float, k: int | None, embeddings: Tensor, features: Tensor | None, own: Tensor | None
-) -> Measured:
-    """Return the measures of images, some at a time; ``own`` are the places of their own centres, to be left out."""
-    k = min(k or len(known.centres), len(known.centres))
-    blocks = torch.arange(len(embeddings), device=embeddings.device).split(max(1, BLOCK // k))
-    made = []
-    for block in blocks:
-        mine = None if own is None else own[block]
-        squared, places = others(known.engine, embeddings[block].to(known.centres), k, mine)
-        found = answer(squared, places, known.labels, known.theta, sigma, len(known.names))
-        made.append(measured(found, known, None if features is None else features[block], mine))
-    return {name: torch.cat([part[name] for part in made]) for name in made[0]}
-
-
-def spread_over(total: int, limit: int) -> Tensor:
-    """Return at most ``limit`` of ``total`` places, evenly over all of them: images lie class by class.
-
-    >>> spread_over(9, 3).tolist(), spread_over(2, 3).tolist()
-    ([0, 4, 8], [0, 1])
+    Neither are among the images that they are measured by, nor in the space that closeness is measured in.
     """
-    return torch.linspace(0, total - 1, min(limit, total), dtype=torch.float64).round().long()
+    images, classes = _image_folds(known.labels), _class_folds(known.labels)
+    for fold in range(FOLDS):
+        unknown = classes == fold
+        if len(known.labels[~unknown].unique()) < 2:
+            unknown = torch.zeros_like(unknown)
+        new = (images == fold) & ~unknown
+        if not new.any() or (new | unknown).all():
+            continue
+        rest = ~(new | unknown)
+        left, space = _placed(keeping(known, rest), features[rest])
+        asked = []
+        for which in (new, unknown):
+            chosen = which.nonzero().flatten()
+            chosen = chosen[spread_over(len(chosen), ASKED).to(chosen.device)]
+            coordinates = None if space is None else space.coordinates(features[chosen])
+            asked.append(_measure(left, sigma, k, known.centres[chosen], coordinates))
+        yield asked[0], asked[1]
 
 
-def _folds(known: Classes) -> list[Tensor]:
-    """Return marks of centres (m,), one fold of the classes after another; the same on every machine."""
-    present = known.labels.unique()
-    order = torch.randperm(len(present), generator=torch.Generator().manual_seed(0)).to(present.device)
-    return [torch.isin(known.labels, present[order[i::FOLDS]]) for i in range(FOLDS)]
+def _placed(known: Classes, features: Tensor) -> tuple[Classes, Space | None]:
+    """Return the classes with the coordinates of their images in a space of their own; one class alone has none."""
+    if len(known.labels.unique()) < 2:
+        return replace(known, coordinates=None), None
+    space = fit_space(features, known.labels)
+    return replace(known, coordinates=space.coordinates(features)), space
 
 
-def _some(new: Described) -> tuple[Tensor, Tensor]:
-    chosen = spread_over(len(new.embeddings), IMAGES).to(new.embeddings.device)
-    return new.embeddings[chosen], new.features[chosen]
+def _measure(known: Classes, sigma: float, k: int | None, embeddings: Tensor, coordinates: Tensor | None) -> Measured:
+    """Return the measures of images that are not among the centres, some at a time; none of no images."""
+    k = min(k or len(known.centres), len(known.centres))
+    many, classes = max(1, BLOCK // k), len(known.names)
+    places = [None] * len(embeddings) if coordinates is None else coordinates.split(many)
+    found = predictions(
+        embeddings.to(known.centres), known.engine, known.labels, known.theta, sigma, k, classes, chunk=many
+    )
+    return _joined([measured(part, known, place) for part, place in zip(found, places)])
+
+
+def _joined(parts: list[Measured]) -> Measured:
+    """Return measures of several lots of images as of one; a measure that one lot lacks is left out."""
+    common = set.intersection(*(set(part) for part in parts)) if parts else set()
+    return {name: torch.cat([part[name] for part in parts]) for name in sorted(common)}
+
+
+def _image_folds(labels: Tensor) -> Tensor:
+    """Return a fold of each image (m,), dealt out class by class; -1 for the only image of its class.
+
+    Where every class has one image alone, all of them are dealt out.
+
+    >>> _image_folds(torch.tensor([0] * 7 + [1])).sort().values.tolist()
+    [-1, 0, 0, 1, 1, 2, 3, 4]
+    """
+    order = _shuffled(len(labels)).to(labels.device)
+    order = order[labels[order].argsort(stable=True)]
+    sizes = torch.bincount(labels)
+    first = (sizes.cumsum(0) - sizes)[labels[order]]
+    folds = torch.empty_like(labels)
+    folds[order] = (torch.arange(len(labels), device=labels.device) - first) % FOLDS
+    alone = sizes[labels] == 1
+    return torch.arange(len(labels), device=labels.device) % FOLDS if alone.all() else folds.masked_fill(alone, -1)
+
+
+def _class_folds(labels: Tensor) -> Tensor:
+    """Return the fold of each image's class (m,); the same on every machine."""
+    present, which = labels.unique(return_inverse=True)
+    return (_shuffled(len(present)).to(labels.device) % FOLDS)[which]
+
+
+def _shuffled(n: int) -> Tensor:
+    return torch.randperm(n, generator=torch.Generator().manual_seed(0))

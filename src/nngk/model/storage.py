@@ -101,7 +101,7 @@ class Stored:
     """What a model's folder holds: the network, the tensors of the bank, and everything that JSON can say."""
 
     network: EmbeddingNetwork
-    bank: dict[str, Tensor]  # 'centres', 'labels', 'theta', 'familiar'; perhaps 'features', 'familiar.…', 'softmax.…'
+    bank: dict[str, Tensor]  # 'centres', 'labels', 'theta', 'familiar'; perhaps 'coordinates' and '….…'
     record: dict[str, Any]  # 'sigma', 'n_neighbours', 'class_names', 'sources', 'unknown', 'info'
     seen: Seen = field(default_factory=dict)
 

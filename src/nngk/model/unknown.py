@@ -3,12 +3,16 @@
 An image is measured in several ways, each higher where it is more familiar:
 
 - ``density``: the logarithm of the summed kernels around its embedding;
-- ``nearness``: the mean cosine between the network's own features of it and of the most similar known images;
-- ``lead``: by how much the likeliest class leads the second, as a logarithm.
 
-Each is compared with its values at images of known classes, and the ranks are added. What comes out is said as the
-share of images of known classes that look at least as strange; below the share of false alarms that is accepted, the
-answer is 'unknown'.
+and, in a space of the network's own features (``nngk.model.space``),
+
+- ``closeness``: minus its distance from the nearest class mean;
+- ``contrast``: minus the square of that distance, for its distance from the middle of all images;
+- ``lead``: the logarithm of the odds for the class of the nearest mean, each mean with a kernel of its own.
+
+Each that counts is compared with its values at images of known classes, and the ranks are added. What comes out is
+said as the share of images of known classes that look at least as strange; below the share of false alarms that is
+accepted, the answer is 'unknown'.
 """
 
 import math
@@ -21,13 +25,12 @@ from torch import Tensor
 from nngk.defaults import FALSE_ALARMS
 from nngk.errors import InputError
 from nngk.kernel.predict import Prediction
-from nngk.model.classes import Classes
-from nngk.search import Exact
-from nngk.search.checks import without_own
+from nngk.model.classes import Classes, require_numbers
+from nngk.model.space import Space
 
-MEASURES = ("density", "nearness", "lead")
-NEAREST = 10  # images whose features are compared
-LARGEST_LEAD = 50.0  # of a logarithm: beyond it the second class has no kernel to speak of
+MEASURES = ("density", "closeness", "contrast", "lead")
+WIDTH = 2.0  # of the kernels around class means, where the spread within a class is at most 1
+LARGEST_LEAD = 50.0  # beyond it the other classes have no kernel to speak of
 
 Measured = dict[str, Tensor]  # a value for each image and measure
 
@@ -39,6 +42,7 @@ class Familiar:
     values: Measured  # (n,) of the same n images, for 'density' at least
     parts: tuple[str, ...] = ("density",)  # the measures whose ranks are added
     false_alarms: float = FALSE_ALARMS
+    space: Space | None = None  # in which classes are close or far
 
     def __post_init__(self) -> None:
         n = len(self.values.get("density", ()))
@@ -50,6 +54,9 @@ class Familiar:
         if "density" not in self.values or not self.parts or any(part not in self.values for part in self.parts):
             raise InputError(f"The parts of the unknown score are {self.parts}; known are {', '.join(self.values)}.")
         required_images(self.false_alarms)
+        if self.space is not None:
+            require_numbers("directions of the space", self.space.directions, (None, None))
+            require_numbers("origin of the space", self.space.origin, (len(self.space.directions),))
 
     @classmethod
     def densities(cls, values: Tensor | None) -> "Familiar":
@@ -61,11 +68,18 @@ class Familiar:
         """Return what :meth:`tensors` and :meth:`settings` hold; without settings it is of a model of nngk 0.1."""
         values = {key.removeprefix("familiar."): t for key, t in tensors.items() if key.startswith("familiar.")}
         values["density"] = tensors["familiar"]
-        return cls(values) if settings is None else cls(values, tuple(settings["parts"]), settings["false_alarms"])
+        if settings is None:
+            return cls(values)
+        has = "space.directions" in tensors
+        space = Space(tensors["space.directions"], tensors.get("space.origin", torch.empty(0))) if has else None
+        return cls(values, tuple(settings["parts"]), settings["false_alarms"], space)
 
     def tensors(self) -> Measured:
-        """Return the values under the names that a model's folder has for them."""
-        return {"familiar" if name == "density" else f"familiar.{name}": v for name, v in self.values.items()}
+        """Return the values and the space under the names that a model's folder has for them."""
+        named = {"familiar" if name == "density" else f"familiar.{name}": v for name, v in self.values.items()}
+        if self.space is not None:
+            named |= {"space.directions": self.space.directions, "space.origin": self.space.origin}
+        return named
 
     def settings(self) -> dict[str, Any]:
         """Return the rest, ready for JSON."""
@@ -123,36 +137,27 @@ def strangeness(value: Tensor, familiar: Tensor) -> Tensor:
     return torch.where(beyond > 0, 1 - torch.exp(-beyond) / (n + 1), share)
 
 
-def measured(found: Prediction, known: Classes, features: Tensor | None, own: Tensor | None = None) -> Measured:
-    """Return the measures of images: what the kernels around them say, and their features where both sides have them.
-
-    ``own`` (n,) is the place of each image's own centre, which is left out of the features too.
-    """
-    logs = found.log_probabilities
-    top = logs.topk(min(2, logs.shape[1]), dim=1).values
-    lead = top[:, 0] - top[:, 1] if logs.shape[1] > 1 else torch.full_like(top[:, 0], torch.inf)
-    values = {"density": found.log_density, "lead": lead.clamp(max=LARGEST_LEAD)}
-    if features is not None and known.feature_engine is not None:
-        values["nearness"] = nearness(features, known.feature_engine, own)
+def measured(found: Prediction, known: Classes, coordinates: Tensor | None) -> Measured:
+    """Return the measures of images: the density around them, and how they lie to the classes in the space."""
+    values = {"density": found.log_density}
+    if coordinates is not None and known.class_means is not None:
+        means = known.class_means
+        x = coordinates.to(means)
+        distances = torch.cdist(x, means)
+        nearest = distances.amin(1)
+        values["closeness"] = -nearest
+        values["contrast"] = -nearest.square() / x.square().sum(1).clamp(min=1e-12)
+        values["lead"] = lead(distances)
     return values
 
 
-def nearness(features: Tensor, engine: Exact, own: Tensor | None = None) -> Tensor:
-    """Return the mean cosine of each image's features (n, channels) with those of the most similar known images.
+def lead(distances: Tensor) -> Tensor:
+    """Return the logarithm of the odds for the nearest of class means at these distances (n, c), against all others.
 
-    >>> engine = Exact(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
-    >>> nearness(torch.tensor([[0.6, 0.8]]), engine), nearness(torch.tensor([[0.0, 1.0]]), engine, torch.tensor([1]))
-    (tensor([0.7000]), tensor([0.]))
+    >>> lead(torch.tensor([[0.0, 4.0, 4.0], [1.0, 1.0, 9.0]])).round(decimals=2)
+    tensor([1.3100, -0.0000])
     """
-    k = min(NEAREST, len(engine))
-    squared = others(engine, features.to(engine.points), k, own)[0]
-    # Rows of length one: |a - b|² = 2 - 2 cos. Where there is no other image, nothing is near.
-    cosines = (1 - squared / 2).masked_fill(squared.isinf(), 0)
-    return cosines.sum(1) / squared.isfinite().sum(1).clamp(min=1)
-
-
-def others(engine: Exact, x: Tensor, k: int, own: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return squared distances and places of the ``k`` nearest, without the image's ``own`` where that is given."""
-    if own is None:
-        return engine.search(x, min(k, len(engine)))
-    return without_own(*engine.search(x, min(k + 1, len(engine))), own.to(x.device))
+    values = distances.square() / (-2 * WIDTH**2)
+    nearest = values.argmax(1, keepdim=True)
+    others = values.scatter(1, nearest, -torch.inf).logsumexp(1)
+    return (values.gather(1, nearest).squeeze(1) - others).clamp(max=LARGEST_LEAD)

@@ -8,7 +8,6 @@ from nngk.errors import InputError
 from nngk.metrics import classification_scores, evaluate, has_pairs
 from nngk.model.features import Describer
 from nngk.model.model import Model
-from nngk.model.pretend import learn_familiar
 from nngk.networks.embedding_layer.reduction import reduce_embedding
 from nngk.training.build import choose_search, new_bank, new_engine
 from nngk.training.feed import Features
@@ -41,7 +40,6 @@ def finish(run: Run, seconds: float) -> Model:
         sigma=sigma,
         class_names=table.class_names,
         sources=[str(path) for path in table.paths],
-        features=known.features,
         n_neighbours=run.settings.n_neighbours or None,  # not the bank's, which has no more than it has centres
         softmax=run.objective.layer() if run.settings.task == "classify" else None,
         info=info,
@@ -49,7 +47,7 @@ def finish(run: Run, seconds: float) -> Model:
     )
     # Images of other classes than the trained ones, as the task 'metric' validates with, are no measure of the known.
     new = both.apart(run.embed(run.feed.val, both)) if run.settings.task == "classify" and len(run.feed.val) else None
-    model.familiar = learn_familiar(model.classes, sigma, model.n_neighbours, new)
+    model.learn_unknown(known.features, new)
     if len(run.feed.test):
         model.info["test"] = test_scores(run, model)
     return model
