@@ -2,7 +2,10 @@
 
 import torch
 
+from nngk.model.features import feature_width
 from nngk.model.model import Model
+from nngk.model.space import Space
+from nngk.model.unknown import MEASURES, Familiar
 from nngk.networks import create_network
 from nngk.networks.input_spec import InputSpec
 
@@ -12,6 +15,8 @@ def small_model(seed=0, classes=3, softmax=False):
     network = create_network("small", dim=4, weights="random")
     network.input = InputSpec.from_config({**network.input.to_config(), "size": 12, "resize": 12})
     m = classes * 4
+    values = {name: torch.randn(20) for name in MEASURES}
+    space = Space(torch.randn(feature_width(network), 3), torch.randn(feature_width(network)))
     layer = {"weight": torch.randn(classes, 4), "bias": torch.randn(classes)} if softmax else None
     return Model(
         network,
@@ -21,7 +26,8 @@ def small_model(seed=0, classes=3, softmax=False):
         sigma=0.4,
         class_names=[f"class {i} äöü" for i in range(classes)],
         sources=[f"images/{i}.png" for i in range(m)],
-        familiar=torch.randn(m),
+        familiar=Familiar(values, ("closeness", "lead"), 0.1, space),
+        coordinates=torch.randn(m, 3),
         n_neighbours=5,
         softmax=layer,
         info={"task": "classify", "test": {"accuracy": 0.5}},
@@ -33,9 +39,16 @@ def difference(a, b):
     for field in ("class_names", "sources", "sigma", "n_neighbours", "info"):
         if getattr(a, field) != getattr(b, field):
             return field
-    for field in ("centres", "labels", "theta", "familiar"):
+    for field in ("centres", "labels", "theta"):
         if not torch.equal(getattr(a, field), getattr(b, field)):
             return field
+    if not torch.equal(a.classes.coordinates, b.classes.coordinates):
+        return "coordinates"
+    one, two = a.familiar.tensors(), b.familiar.tensors()
+    if a.familiar.settings() != b.familiar.settings() or one.keys() != two.keys():
+        return "unknown"
+    if not all(torch.equal(one[key], two[key]) for key in one):
+        return "familiar"
     one, two = a.network.state_dict(), b.network.state_dict()
     if a.network.config != b.network.config or one.keys() != two.keys():
         return "network"

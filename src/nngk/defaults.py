@@ -14,6 +14,9 @@ DROPOUT = 0.0
 VAL_FRACTION = 0.2
 TEST_FRACTION = 0.2
 
+# The share of images of known classes that may be called unknown.
+FALSE_ALARMS = 0.05
+
 # The machine: a GPU where there is one.
 DEVICE = "auto"
 

@@ -76,16 +76,19 @@ def test_classify(home):
     assert done.returncode == 0, done.stderr
     answers = json.loads(done.stdout)
     assert len(answers) == 9
-    assert sum(a["label"] == Path(a["image"]).parent.name for a in answers) >= 7
+    assert sum(a["nearest"] == Path(a["image"]).parent.name for a in answers) >= 7
     for a in answers:
-        assert len(a["evidence"]) == 2 and 0 <= a["unknown"] <= 1
+        assert len(a["evidence"]) == 2 and 0 <= a["unknown"] <= 1 and 0 <= a["alike"] <= 1
+        assert a["label"] == ("unknown" if a["is_unknown"] else a["nearest"])
+        assert a["is_unknown"] == (a["unknown"] > 0.5)
         assert sum(a["probabilities"].values()) == pytest.approx(1, abs=1e-4)
 
 
 def test_classify_for_people(home, ask):
     image = next((home / "fresh").rglob("*.png"))
     code, out, _ = ask("classify", home / "model", image)
-    assert code == 0 and out.startswith(f"{image}: ") and "unknown" in out and "because of" in out and "%" in out
+    assert code == 0 and out.startswith(f"{image}: ") and "because of" in out and "%" in out
+    assert "of the known photos look at least as strange" in out
 
 
 def test_classify_rejects_what_it_does_not_know(home, ask):
@@ -95,6 +98,37 @@ def test_classify_rejects_what_it_does_not_know(home, ask):
         assert code == 0
         labels.append({a["label"] for a in json.loads(out)})
     assert labels[0] == {"unknown"} and "unknown" not in labels[1]
+    out = ask("classify", home / "model", home / "fresh", "--reject", -1)[1]
+    assert out.count("unknown (nearest: ") == 9
+
+
+@pytest.mark.thorough
+def test_calibrate_and_measure_the_unknown(home, model, ask, tmp_path):
+    write_shapes(tmp_path / "own", seed=21, count=20)
+    done = nngk("calibrate", model, tmp_path / "own", "--false-alarms", 0.1, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"photos": 60, "left_out": 0, "false_alarms": 0.1}
+    assert json.loads(ask("info", model, "--json")[1])["unknown"]["false_alarms"] == 0.1
+    answers = json.loads(ask("classify", model, tmp_path / "own", "--json")[1])
+    assert 3 <= sum(a["label"] == "unknown" for a in answers) <= 6
+    done = nngk("evaluate", model, tmp_path / "own", "--unknown", home / "stripes", "--json")
+    assert done.returncode == 0, done.stderr
+    scores = json.loads(done.stdout)
+    assert scores["unknown_images"] == 5 and scores["flagged_known"] == pytest.approx(
+        sum(a["label"] == "unknown" for a in answers) / 60
+    )
+    for name in ("flagged", "auroc", "false_alarms_at_95", "oscr"):
+        assert 0 <= scores[name] <= 1
+    assert scores["oscr"] <= scores["auroc"] + 1e-9
+    told = ask("evaluate", model, tmp_path / "own", "--unknown", home / "stripes")[1]
+    assert "false alarms at 95" in told and "oscr" in told
+    code, _, err = ask("evaluate", model, home / "fresh", "--unknown", tmp_path / "nowhere")
+    assert code == 1 and "There is no image" in err
+    code, _, err = ask("evaluate", model, home / "fresh", "--task", "metric", "--unknown", home / "stripes")
+    assert code == 1 and "--task classify" in err
+    code, _, err = ask("calibrate", model, home / "fresh")
+    assert code == 1 and "20 photos or more are needed" in err
+    assert "will be called unknown" in ask("calibrate", model, tmp_path / "own")[1]
 
 
 @pytest.mark.thorough
@@ -130,7 +164,7 @@ def test_add_and_remove(home, model, ask):
     done = nngk("add", model, "stripes", home / "stripes", "--json")
     assert done.returncode == 0 and json.loads(done.stdout) == {"class": "stripes", "added": 5, "images": 5}
     during = json.loads(ask("classify", model, home / "stripes", "--json")[1])
-    assert sum(a["label"] == "stripes" for a in during) >= 3
+    assert sum(a["nearest"] == "stripes" for a in during) >= 3
     assert all(a["image"] in [e["image"] for e in a["evidence"]] for a in during)
     done = nngk("remove", model, "stripes", "--json")
     assert done.returncode == 0 and json.loads(done.stdout) == {"class": "stripes", "removed": 5}

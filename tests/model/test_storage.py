@@ -149,6 +149,10 @@ WRONG = {
     "a class twice": lambda r: r.update(class_names=["a", "a", "b"]),
     "settings of training as a list": lambda r: r["info"].update(settings=[1]),
     "another task": lambda r: r["info"].update(task="guess"),
+    "an unknown score of nothing": lambda r: r["unknown"].update(parts=[]),
+    "an unknown score of something else": lambda r: r["unknown"].update(parts=["beauty"]),
+    "an unknown score without false alarms": lambda r: r["unknown"].pop("false_alarms"),
+    "more false alarms than images": lambda r: r["unknown"].update(false_alarms=1.5),
     "scores as texts": lambda r: r["info"].update(test={"accuracy": "high"}),
 }
 
@@ -245,6 +249,19 @@ WRONG_BANKS = {
     "too few weights": lambda b: b.update(theta=b["theta"][:3]),
     "NaN in the familiar densities": lambda b: b["familiar"].__setitem__(0, float("nan")),
     "a table of familiar densities": lambda b: b.update(familiar=torch.randn(2, 3)),
+    "too few familiar leads": lambda b: b.update({"familiar.lead": torch.randn(3)}),
+    "a familiar measure of another name": lambda b: b.update({"familiar.beauty": torch.randn(20)}),
+    "no familiar leads, which count": lambda b: b.pop("familiar.lead"),
+    "NaN in the coordinates": lambda b: b["coordinates"].__setitem__((0, 0), float("nan")),
+    "coordinates of another width": lambda b: b.update(coordinates=torch.randn(12, 5)),
+    "too few coordinates": lambda b: b.update(coordinates=b["coordinates"][:3]),
+    "coordinates without a space": lambda b: [b.pop("space.directions"), b.pop("space.origin")],
+    "a space without coordinates": lambda b: b.pop("coordinates"),
+    "a space without an origin": lambda b: b.pop("space.origin"),
+    "NaN in the space": lambda b: b["space.directions"].__setitem__((0, 0), float("nan")),
+    "a space of other features": lambda b: b.update(
+        {"space.directions": torch.randn(5, 3), "space.origin": torch.randn(5)}
+    ),
     "a softmax layer of more classes": lambda b: b.update(
         {"softmax.weight": torch.randn(4, 4), "softmax.bias": torch.randn(4)}
     ),
@@ -292,13 +309,33 @@ def test_a_folder_of_the_version_before_is_read_and_written_in_the_new_format(fo
     same(model, good)
     model.save(folder)
     record = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-    assert record["format"] == 2 and len(record["checksum"]) == 64
+    assert record["format"] == 3 and len(record["checksum"]) == 64
     same(Model.load(folder), good)
 
 
+def test_a_model_that_knew_densities_alone_answers_by_them(folder):
+    """As nngk 0.1 wrote them: no features, no unknown score in the record, one vector of log densities."""
+    good = Model.load(folder)
+    old = [key for key in storage.read(folder).bank if key.startswith(("familiar.", "space.", "coordinates"))]
+    retensor(folder, "bank", lambda bank: [bank.pop(key) for key in old])
+    rewrite(folder, lambda r: r.pop("unknown") and r.update(format=2))
+    model = Model.load(folder)
+    assert model.familiar.settings() == {"parts": ["density"], "false_alarms": 0.05}
+    assert torch.equal(model.familiar.values["density"], good.familiar.values["density"])
+    assert model.classes.coordinates is None
+    x, density = torch.randn(9, 4), model.familiar.values["density"]
+    for answer, own in zip(model.answers(x, features=torch.randn(9, 64)), model.predict(x).log_density):
+        if own > density.min():  # below, the share goes on falling
+            assert answer.alike == pytest.approx(1 - float((density >= own).sum()) / (len(density) + 1))
+        assert answer.is_unknown == (answer.alike < 0.05) == (answer.unknown > 0.5)
+    model.add("new", np.zeros((12, 12, 3), np.uint8))
+    model.save(folder)
+    assert Model.load(folder).classes.coordinates is None
+
+
 def test_a_folder_of_a_version_to_come(folder):
-    rewrite(folder, lambda r: r.update(format=3, gallery="elsewhere"))
-    with pytest.raises(InputError, match=r"newer version of nngk \(format 3; this one reads up to 2\): update nngk"):
+    rewrite(folder, lambda r: r.update(format=4, gallery="elsewhere"))
+    with pytest.raises(InputError, match=r"newer version of nngk \(format 4; this one reads up to 3\): update nngk"):
         Model.load(folder)
 
 

@@ -23,6 +23,7 @@ COMMANDS = {
     "info": ("nngk.cli.use_model", "Show what a model folder holds."),
     "add": ("nngk.cli.change_model", "Teach a model a class by showing it images, without training."),
     "remove": ("nngk.cli.change_model", "Make a model forget a class."),
+    "calibrate": ("nngk.cli.change_model", "Set where a model's answer becomes 'unknown', from your own photos."),
     "serve": ("nngk.cli.serve", "Serve a model over HTTP: a page for people and an API for programs."),
     "data": ("nngk.cli.data", "Check, download and pack datasets."),
     "networks": ("nngk.cli.list_choices", "List the networks and where their weights come from."),

@@ -1,12 +1,13 @@
-"""Commands that change a model: ``add`` and ``remove``."""
+"""Commands that change a model: ``add``, ``remove`` and ``calibrate``."""
 
 import json
 from pathlib import Path
 
 import click
 
-from nngk.cli.options import device_option, json_option
+from nngk.cli.options import device_option, folder_or_file, json_option
 from nngk.cli.use_model import image_files, images_argument, model_argument
+from nngk.defaults import FALSE_ALARMS
 
 
 @click.command("add")
@@ -43,3 +44,31 @@ def remove_command(model: Path, name: str, as_json: bool) -> None:
         click.echo(json.dumps({"class": name, "removed": removed}))
     else:
         click.echo(f"'{name}' and its {removed} images are forgotten; {len(m.class_names)} classes remain.")
+
+
+@click.command("calibrate")
+@model_argument
+@click.argument("photos", nargs=-1, required=True, type=folder_or_file)
+@click.option(
+    "--false-alarms",
+    metavar="SHARE",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=FALSE_ALARMS,
+    show_default=True,
+    help="Call this share of the photos of known classes unknown.",
+)
+@device_option
+@json_option
+def calibrate_command(model: Path, photos: tuple[Path, ...], false_alarms: float, device: str, as_json: bool) -> None:
+    """Set where a model's answer becomes 'unknown', from PHOTOS (files or folders) of classes that it knows. They
+    should be like those that it will be asked about, and none that it was trained on."""
+    paths = image_files(photos)
+    from nngk.model.model import Model
+
+    with Model.changing(model, device) as m:
+        used = m.calibrate(paths, false_alarms)
+    if as_json:
+        click.echo(json.dumps({"photos": used, "left_out": len(paths) - used, "false_alarms": false_alarms}))
+        return
+    held = f" {len(paths) - used} are in the model already and did not count." if used < len(paths) else ""
+    click.echo(f"Of photos like these {used}, {false_alarms:.1%} will be called unknown.{held}")

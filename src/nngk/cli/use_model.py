@@ -1,7 +1,9 @@
 """Commands that use a model as it is: ``classify``, ``search``, ``evaluate`` and ``info``."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +16,9 @@ from nngk.cli.options import (
     json_option,
 )
 from nngk.errors import InputError
+
+if TYPE_CHECKING:
+    from nngk.model import Answer
 
 model_argument = click.argument("model", type=folder_or_file)
 images_argument = click.argument("images", nargs=-1, required=True, type=folder_or_file)
@@ -37,7 +42,7 @@ images_argument = click.argument("images", nargs=-1, required=True, type=folder_
     "--reject",
     metavar="SCORE",
     type=float,
-    help="Answer 'unknown' above this unknown score, such as 0.99.",
+    help="Answer 'unknown' above this unknown score, from 0 to 1.  [default: 0.5, the model's own threshold]",
 )
 @device_option
 @json_option
@@ -45,25 +50,32 @@ def classify_command(
     model: Path, images: tuple[Path, ...], top: int, evidence: int, reject: float | None, device: str, as_json: bool
 ) -> None:
     """Say what IMAGES (files or folders) show: the likeliest classes, the training images behind the answer with their
-    share in it, and how unknown the image is (the share of training images that lie in a denser place)."""
+    share in it, and how many photos of known classes look at least as strange. Where almost none does, the answer is
+    'unknown' with the nearest class; 'nngk calibrate' sets where that begins."""
     paths = image_files(images)
     from nngk.model.model import Model
 
     m = Model.load(model, device)
     answers = m.classify(paths, evidence=evidence)
-    labels = ["unknown" if reject is not None and a.unknown > reject else a.label for a in answers]
+    if reject is not None:
+        answers = [replace(a, is_unknown=a.unknown > reject) for a in answers]
     if as_json:
-        rows = [{"image": str(p), **a.to_dict(), "label": label} for p, a, label in zip(paths, answers, labels)]
-        click.echo(json.dumps(rows))
+        click.echo(json.dumps([_row(path, answer) for path, answer in zip(paths, answers)]))
         return
-    for path, answer, label in zip(paths, answers, labels):
-        click.echo(f"{path}: {label}  (unknown {answer.unknown:.2f})")
+    for path, answer in zip(paths, answers):
+        click.echo(f"{path}: {answer}  ({answer.familiarity()})")
         for name, probability in list(answer.probabilities.items())[:top]:
             click.echo(f"  {probability:7.2%}  {name}")
         for e in answer.evidence:
             # A softmax layer says its answer without them; they are what the kernels would have gone by.
             why = "because of" if m.classifier == "kernels" else "near"
             click.echo(f"    {why} {e.image} ({e.label}), {e.share:.1%}")
+
+
+def _row(path: Path, answer: "Answer") -> dict[str, Any]:
+    """Return an answer for JSON: 'label' is 'unknown' where that is the answer, 'nearest' always a known class."""
+    label = "unknown" if answer.is_unknown else answer.label
+    return {"image": str(path), **answer.to_dict(), "label": label, "nearest": answer.label}
 
 
 @click.command("search")
@@ -107,6 +119,14 @@ def search_command(model: Path, images: tuple[Path, ...], k: int | None, device:
 @data_dir_option
 @boxes_option("as in training")
 @click.option("--allow-missing", is_flag=True, help=ALLOW_MISSING)
+@click.option(
+    "--unknown",
+    metavar="FOLDER",
+    multiple=True,
+    type=folder_or_file,
+    help="Measure how well images in this folder, of classes that the model does not know, are told apart; may be "
+    "given several times.",
+)
 @device_option
 @json_option
 def evaluate_command(
@@ -117,11 +137,14 @@ def evaluate_command(
     data_dir: Path | None,
     boxes: bool | None,
     allow_missing: bool,
+    unknown: tuple[Path, ...],
     device: str,
     as_json: bool,
 ) -> None:
     """Measure a model on labelled images in DATA (a folder, a CSV file, or the name of a dataset): accuracy and
-    calibration if the classes are the model's, and retrieval (Recall@K, MAP@R, NMI) among the images."""
+    calibration if the classes are the model's, and retrieval (Recall@K, MAP@R, NMI) among the images. With --unknown
+    also how well unknown classes are told from known ones (AUROC, false alarms where 95% are detected, OSCR)."""
+    strangers = image_files(unknown)
     from nngk.model.evaluate import evaluate_model
     from nngk.model.model import Model
 
@@ -133,12 +156,14 @@ def evaluate_command(
         data_dir=data_dir,
         crop_boxes=boxes,
         allow_missing=allow_missing,
+        unknown=strangers,
     )
     if as_json:
         click.echo(json.dumps(scores))
         return
     for name, value in scores.items():
-        click.echo(f"{name.replace('_', ' '):<18} {value:7.2%}" if isinstance(value, float) else f"{name:<18} {value}")
+        said = f"{value:7.2%}" if isinstance(value, float) else str(value)
+        click.echo(f"{name.replace('_', ' '):<18} {said}")
 
 
 @click.command("info")
@@ -157,6 +182,7 @@ def info_command(model: Path, as_json: bool) -> None:
         "sigma": m.sigma,
         "n_neighbours": m.n_neighbours,
         "classifier": m.classifier,
+        "unknown": m.familiar.settings(),
         "classes": counts,
         **m.info,
     }
@@ -165,6 +191,7 @@ def info_command(model: Path, as_json: bool) -> None:
         return
     click.echo(f"{m}\n  network     {m.network.config['name']}, {m.network.dim} dimensions")
     click.echo(f"  classifier  {facts['classifier']}, {m.n_neighbours or 'all'} neighbours, sigma {m.sigma:.4g}")
+    click.echo(f"  unknown     by {' and '.join(m.familiar.parts)}, {m.familiar.false_alarms:.1%} false alarms")
     click.echo(f"  trained on  {m.info.get('data', '?')} for the task {m.info.get('task', '?')}")
     for name, value in m.info.get("test", {}).items():
         click.echo(f"  test {name.replace('_', ' '):<18} {value:7.2%}")

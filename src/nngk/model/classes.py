@@ -24,6 +24,7 @@ class Classes:
     theta: Tensor  # (m,), log weights
     sources: list[str]  # m texts: where the image of each centre came from
     softmax: dict[str, Tensor] | None = None  # 'weight' (c, dim), 'bias' (c,), 'scale' of the first c classes
+    coordinates: Tensor | None = None  # (m, d), of each centre's image in the space of the network's own features
 
     def __post_init__(self) -> None:
         m, classes = len(self.sources), len(self.names)
@@ -32,8 +33,8 @@ class Classes:
         if len(set(self.names)) != classes:
             twice = next(name for name in self.names if self.names.count(name) > 1)
             raise InputError(f"Class names must differ; '{twice}' is there twice.")
-        _require_matrix("centres", self.centres, (m, None))
-        _require_matrix("theta", self.theta, (m,))
+        require_numbers("centres", self.centres, (m, None))
+        require_numbers("theta", self.theta, (m,))
         if self.labels.dtype != torch.int64 or self.labels.shape != (m,):
             kind = f"{self.labels.dtype} of shape {tuple(self.labels.shape)}"
             raise InputError(f"The labels must be {m} whole numbers (int64), one for each centre; got {kind}.")
@@ -42,19 +43,38 @@ class Classes:
             raise InputError(f"The labels must be from 0 to {classes - 1}, the places of the class names; got {span}.")
         if self.softmax is not None:
             _require_softmax(self.softmax, classes, self.centres.shape[1])
+        if self.coordinates is not None:
+            require_numbers("coordinates", self.coordinates, (m, None))
 
     @cached_property
     def engine(self) -> Exact:
         """Return the search among the centres."""
         return Exact(self.centres)
 
+    @cached_property
+    def class_means(self) -> Tensor | None:
+        """Return the mean coordinates (c, d) of each class that has a centre, where coordinates are kept."""
+        if self.coordinates is None:
+            return None
+        present, which = self.labels.unique(return_inverse=True)
+        rows = self.coordinates.float()
+        sums = rows.new_zeros(len(present), rows.shape[1]).index_add_(0, which, rows)
+        return sums / torch.bincount(which, minlength=len(present))[:, None]
+
     def of(self, name: str) -> Tensor:
         """Return which centres belong to the class ``name``, as a mask (m,)."""
         return self.labels == self.names.index(name)
 
 
-def with_images(known: Classes, name: str, rows: Tensor, sources: list[str]) -> Classes:
-    """Return the classes with the embeddings ``rows`` (n, dim) as centres of ``name``, which may be new or known."""
+def with_images(
+    known: Classes, name: str, rows: Tensor, sources: list[str], coordinates: Tensor | None = None
+) -> Classes:
+    """Return the classes with the embeddings ``rows`` (n, dim) as centres of ``name``, which may be new or known.
+
+    Where the coordinates of the known images are kept, those of the new ones are needed too.
+    """
+    if known.coordinates is not None and coordinates is None:
+        raise InputError("The coordinates of the new images are needed where those of the known ones are kept.")
     softmax = known.softmax
     if name in known.names:
         softmax = None  # its layer could not learn from the new images: from now on the kernels answer
@@ -67,6 +87,7 @@ def with_images(known: Classes, name: str, rows: Tensor, sources: list[str]) -> 
         torch.cat([known.theta, _shown_weight(known, label, len(rows)).expand(len(rows))]),
         known.sources + sources,
         softmax,
+        _joined(known.coordinates, coordinates),
     )
 
 
@@ -75,20 +96,25 @@ def without_class(known: Classes, name: str) -> Classes:
     if name not in known.names:
         listed = ", ".join(known.names[:10]) + (", …" if len(known.names) > 10 else "")
         raise InputError(f"The model has no class '{name}'; it knows: {listed or 'none'}.")
-    label, kept = known.names.index(name), ~known.of(name)
-    labels = known.labels[kept]
+    label = known.names.index(name)
+    left = keeping(known, ~known.of(name))
     softmax = known.softmax
     if softmax is not None and label < len(softmax["weight"]):
-        rows = torch.arange(len(softmax["weight"]), device=kept.device) != label
+        rows = torch.arange(len(softmax["weight"]), device=left.labels.device) != label
         softmax = softmax | {key: softmax[key][rows] for key in ("weight", "bias")}
+    names = known.names[:label] + known.names[label + 1 :]
+    return replace(left, names=names, labels=left.labels - (left.labels > label).long(), softmax=softmax)
+
+
+def keeping(known: Classes, kept: Tensor) -> Classes:
+    """Return the classes with the marked centres (m,) alone; every name stays, also one that has no centre left."""
     return replace(
         known,
-        names=known.names[:label] + known.names[label + 1 :],
         centres=known.centres[kept],
-        labels=labels - (labels > label).long(),
+        labels=known.labels[kept],
         theta=known.theta[kept],
         sources=[source for source, keep in zip(known.sources, kept.tolist()) if keep],
-        softmax=softmax,
+        coordinates=None if known.coordinates is None else known.coordinates[kept],
     )
 
 
@@ -105,7 +131,16 @@ def _shown_weight(known: Classes, label: int, count: int) -> Tensor:
     return known.theta.logsumexp(0) - math.log(len(known.labels.unique()) * count)
 
 
-def _require_matrix(what: str, tensor: Tensor, shape: tuple[int | None, ...]) -> None:
+def _joined(known: Tensor | None, new: Tensor | None) -> Tensor | None:
+    return None if known is None or new is None else torch.cat([known, new.to(known)])
+
+
+def coincide(squared: Tensor, x: Tensor) -> Tensor:
+    """Return which embeddings (n, dim) lie, but for rounding, at a centre at these squared distances (n,)."""
+    return squared <= 1e-8 * x.to(squared).square().sum(1)
+
+
+def require_numbers(what: str, tensor: Tensor, shape: tuple[int | None, ...]) -> None:
     """Raise InputError if a tensor has another shape, or anything but finite numbers; None stands for any length."""
     fits = tensor.ndim == len(shape) and all(want in (None, got) for want, got in zip(shape, tensor.shape))
     if not fits or not tensor.is_floating_point():
@@ -124,7 +159,7 @@ def _require_softmax(layer: dict[str, Tensor], classes: int, dim: int) -> None:
     rows = len(layer["weight"]) if layer["weight"].ndim else 0
     if rows > classes:
         raise InputError(f"The softmax layer has {rows} classes, the model {classes}.")
-    _require_matrix("weights of the softmax layer", layer["weight"], (rows, dim))
-    _require_matrix("biases of the softmax layer", layer["bias"], (rows,))
+    require_numbers("weights of the softmax layer", layer["weight"], (rows, dim))
+    require_numbers("biases of the softmax layer", layer["bias"], (rows,))
     if "scale" in layer:
-        _require_matrix("scale of the softmax layer", layer["scale"], ())
+        require_numbers("scale of the softmax layer", layer["scale"], ())

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, overload
 
@@ -9,15 +10,17 @@ import torch
 from torch import Tensor
 
 from nngk.data import BatchSource, centre_crop
-from nngk.defaults import DEVICE, NARROWEST, WIDEST
+from nngk.defaults import DEVICE, FALSE_ALARMS, NARROWEST, WIDEST
 from nngk.device import pick_device
 from nngk.errors import InputError, whole_number
 from nngk.kernel.predict import Prediction, predict
 from nngk.model import storage
 from nngk.model.answers import Answer, Evidence
-from nngk.model.classes import Classes, with_images, without_class
+from nngk.model.classes import Classes, coincide, with_images, without_class
+from nngk.model.features import Described, Describer, feature_width
 from nngk.model.pictures import Picture, Pictures, as_list, name_of
-from nngk.model.unknown import strangeness
+from nngk.model.pretend import learn_familiar
+from nngk.model.unknown import Familiar, Measured, measured, required_images
 from nngk.networks import EmbeddingNetwork
 from nngk.networks.embed import embed
 
@@ -39,7 +42,8 @@ class Model:
         sigma: float,
         class_names: list[str],
         sources: list[str],
-        familiar: Tensor,
+        familiar: Familiar | Tensor | None = None,
+        coordinates: Tensor | None = None,
         n_neighbours: int | None = 100,
         softmax: dict[str, Tensor] | None = None,
         info: dict[str, Any] | None = None,
@@ -55,9 +59,10 @@ class Model:
             theta=theta.detach().to(self.device),
             sources=list(sources),
             softmax=None if softmax is None else {k: t.detach().to(self.device) for k, t in softmax.items()},
+            coordinates=None if coordinates is None else coordinates.detach().to(self.device),
         )
         self.sigma = sigma
-        self.familiar = familiar.detach().cpu().sort().values  # log densities at images of the known classes
+        self.familiar = familiar if isinstance(familiar, Familiar) else Familiar.densities(familiar)
         self.n_neighbours = n_neighbours
         self.info = info or {}
         self._seen: storage.Seen = {}  # the folders that it was read from and written to
@@ -67,12 +72,16 @@ class Model:
         """Raise InputError if the pieces cannot belong together."""
         if self.centres.shape[1] != self.network.dim:
             raise InputError(f"The centres have {self.centres.shape[1]} dimensions, the network {self.network.dim}.")
+        space, coordinates, channels = self.familiar.space, self.classes.coordinates, feature_width(self.network)
+        if (space is None) != (coordinates is None):
+            raise InputError("The space of the unknown score and the coordinates of the images in it belong together.")
+        if space is not None and coordinates is not None and space.directions.shape != (channels, coordinates.shape[1]):
+            shape = (channels, coordinates.shape[1])
+            raise InputError(f"The directions of the space must be {shape}; got {tuple(space.directions.shape)}.")
         if not isinstance(self.sigma, int | float) or not NARROWEST <= self.sigma <= WIDEST:
             raise InputError(f"sigma must be a number from {NARROWEST:g} to {WIDEST:g}; got {self.sigma!r}.")
         if self.n_neighbours is not None:
             whole_number("n_neighbours", self.n_neighbours, 1)
-        if self.familiar.ndim != 1 or not self.familiar.is_floating_point() or self.familiar.isnan().any():
-            raise InputError("The familiar densities must be a vector of numbers without NaN.")
 
     def __repr__(self) -> str:
         name = self.network.config["name"]
@@ -126,7 +135,8 @@ class Model:
                 centres=bank["centres"],
                 labels=bank["labels"],
                 theta=bank["theta"],
-                familiar=bank["familiar"],
+                familiar=Familiar.read(bank, record["unknown"]),
+                coordinates=bank.get("coordinates"),
                 sigma=record["sigma"],
                 n_neighbours=record["n_neighbours"],
                 class_names=record["class_names"],
@@ -149,10 +159,13 @@ class Model:
         self._seen |= storage.write(Path(folder), self._stored())
 
     def _stored(self) -> storage.Stored:
-        bank = {"centres": self.centres, "labels": self.labels, "theta": self.theta, "familiar": self.familiar}
-        bank |= {f"softmax.{key}": t for key, t in (self.softmax or {}).items()}
+        bank = {"centres": self.centres, "labels": self.labels, "theta": self.theta}
+        bank |= self.familiar.tensors() | {f"softmax.{key}": t for key, t in (self.softmax or {}).items()}
+        if self.classes.coordinates is not None:
+            bank["coordinates"] = self.classes.coordinates
         names = ("sigma", "n_neighbours", "class_names", "sources", "info")
-        return storage.Stored(self.network, bank, {name: getattr(self, name) for name in names}, self._seen)
+        record = {name: getattr(self, name) for name in names} | {"unknown": self.familiar.settings()}
+        return storage.Stored(self.network, bank, record, self._seen)
 
     @classmethod
     @contextmanager
@@ -171,22 +184,27 @@ class Model:
 
     def embed(self, images: Picture | Sequence[Picture], batch_size: int | None = None) -> Tensor:
         """Return the embeddings (n, dim) of images, on the CPU."""
+        return self.describe(images, batch_size).embeddings
+
+    def describe(self, images: Picture | Sequence[Picture], batch_size: int | None = None) -> Described:
+        """Return the embeddings (n, dim) of images and the network's own features of them, on the CPU."""
         pictures, _ = as_list(images)
         if batch_size is not None:
             batch_size = whole_number("batch_size", batch_size, 1)
         spec = self.network.input
-        return self.embed_source(Pictures(pictures, spec.resize, squash=spec.squash), batch_size).cpu()
+        seen = self.describe_source(Pictures(pictures, spec.resize, squash=spec.squash), batch_size)
+        return Described(seen.embeddings.cpu(), seen.features.cpu())
 
-    def embed_source(
+    def describe_source(
         self, source: BatchSource, batch_size: int | None = None, advance: Callable[[int], object] | None = None
-    ) -> Tensor:
-        """Return the embeddings (n, dim), on the model's device, of a source of images that ``input`` fits.
+    ) -> Described:
+        """Return embeddings and features, on the model's device, of a source of images that ``input`` fits.
 
         ``advance`` hears how many images each batch had.
         """
-        spec = self.network.input
+        spec, both = self.network.input, Describer(self.network)
         transform = centre_crop(spec.size, spec.mean, spec.std)
-        return embed(self.network, source, transform, batch_size=batch_size, device=self.device, advance=advance)
+        return both.apart(embed(both, source, transform, batch_size=batch_size, device=self.device, advance=advance))
 
     @overload
     def classify(self, images: Picture, evidence: int = 5) -> Answer: ...  # type: ignore[overload-overlap]
@@ -196,7 +214,8 @@ class Model:
         """Return label, probabilities, the images of the bank that decided it, and how unknown the image is."""
         whole_number("evidence", evidence, 0)
         pictures, single = as_list(images)
-        answers = self.answers(self.embed(pictures), evidence)
+        seen = self.describe(pictures)
+        answers = self.answers(seen.embeddings, evidence, features=seen.features)
         return answers[0] if single else answers
 
     @overload
@@ -263,14 +282,15 @@ class Model:
             return (x @ softmax["weight"].T + softmax["bias"]).softmax(1).cpu()
         return self.predict(embeddings).log_probabilities.exp().cpu()
 
-    def answers(self, embeddings: Tensor, evidence: int = 5) -> list[Answer]:
-        """Return the answers for embeddings that are already computed."""
+    def answers(self, embeddings: Tensor, evidence: int = 5, *, features: Tensor | None = None) -> list[Answer]:
+        """Return the answers for embeddings that are already computed; their features sharpen the unknown score."""
         evidence = whole_number("evidence", evidence, 0)
         if isinstance(embeddings, Tensor) and embeddings.shape[:1] == (0,):  # embeddings of no images have no width
             return []
         found = self.predict(embeddings)
         probabilities = self.probabilities(embeddings)
-        denser = strangeness(found.log_density.cpu(), self.familiar)
+        alike = self.familiar.alike(self._measured(found, features))
+        unknown = self.familiar.score(alike)
         order = probabilities.argsort(dim=1, descending=True, stable=True)
         largest = found.shares.argsort(dim=1, descending=True, stable=True)[:, :evidence]
         return [
@@ -279,10 +299,30 @@ class Model:
                 probability=float(probabilities[i, order[i, 0]]),
                 probabilities={self.class_names[j]: float(probabilities[i, j]) for j in order[i].tolist()},
                 evidence=self._evidence(found, i, largest[i].tolist()),
-                unknown=float(denser[i]),
+                unknown=float(unknown[i]),
+                is_unknown=bool(unknown[i] > 0.5),
+                alike=float(alike[i]),
             )
             for i in range(len(embeddings))
         ]
+
+    def unknown(self, embeddings: Tensor, features: Tensor | None = None) -> Tensor:
+        """Return the unknown score (n,) of images: above one half the model calls them unknown."""
+        return self.familiar.score(self.familiar.alike(self._measured(self.predict(embeddings), features)))
+
+    def _measured(self, found: Prediction, features: Tensor | None) -> Measured:
+        space = self.familiar.space
+        coordinates = None if features is None or space is None else space.coordinates(features)
+        return measured(found, self.classes, coordinates)
+
+    def learn_unknown(self, features: Tensor, new: Described | None = None, false_alarms: float = FALSE_ALARMS) -> None:
+        """Find the unknown score and its threshold from the features (m, channels) of the centres' own images.
+
+        ``new`` are images of known classes that are not among the centres; with 20 or more they set the threshold.
+        """
+        k = self.n_neighbours
+        self.familiar, coordinates = learn_familiar(self.classes, features, self.sigma, k, new, false_alarms)
+        self.classes = replace(self.classes, coordinates=coordinates)
 
     def _evidence(self, found: Prediction, row: int, places: Sequence[int]) -> list[Evidence]:
         return [
@@ -294,6 +334,30 @@ class Model:
             )
             for p in places
         ]
+
+    def calibrate(self, images: Sequence[Picture], false_alarms: float = FALSE_ALARMS) -> int:
+        """Set where 'unknown' begins from one's own photos of known classes; return how many counted.
+
+        The share ``false_alarms`` of them would be called unknown. Images that the model holds do not count: they
+        are more familiar than any new one.
+        """
+        needed = required_images(false_alarms)
+        pictures, _ = as_list(images)
+        seen = self.describe(pictures)
+        new = torch.zeros(0, dtype=torch.bool)
+        if pictures:
+            found = self.predict(seen.embeddings)
+            new = ~coincide(found.squared[:, 0], seen.embeddings).cpu()
+        if int(new.sum()) < needed:
+            held = f"; {int((~new).sum())} more are in the model already" if not new.all() else ""
+            raise InputError(
+                f"{needed} photos or more are needed to find a threshold with {false_alarms:.2%} false alarms; got "
+                f"{int(new.sum())}{held}. Give more photos of the known classes, or accept more false alarms."
+            )
+        values = self._measured(self.predict(seen.embeddings[new]), seen.features[new])
+        values = {name: value.cpu() for name, value in values.items()}
+        self.familiar = replace(self.familiar, values=values, false_alarms=false_alarms)
+        return int(new.sum())
 
     # -- classes that come and go
 
@@ -307,13 +371,16 @@ class Model:
         pictures, _ = as_list(images)
         if not pictures:
             raise InputError(f"No images were given for the class '{name}'.")
-        rows = self.embed(pictures).to(self.device, self.centres.dtype)
+        seen = self.describe(pictures)
+        rows = seen.embeddings.to(self.device, self.centres.dtype)
         if not torch.isfinite(rows).all():
             raise InputError(
                 f"The embeddings of the images for '{name}' are NaN or infinite; the model may be damaged."
             )
         sources = [name_of(picture, name, i) for i, picture in enumerate(pictures)]
-        self.classes = with_images(self.classes, name, rows, sources)
+        space = self.familiar.space
+        coordinates = None if space is None else space.coordinates(seen.features)
+        self.classes = with_images(self.classes, name, rows, sources, coordinates)
         return int(self.classes.of(name).sum())
 
     def remove(self, name: str) -> int:

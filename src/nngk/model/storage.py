@@ -32,7 +32,7 @@ from nngk.files import (
 )
 from nngk.networks import EmbeddingNetwork
 
-FORMAT = 2  # 1 had no checksum of its own
+FORMAT = 3  # 1 had no checksum of its own, 2 measured the unknown by the density alone
 RECORD = "model.json"
 _WHAT = "a model folder"
 
@@ -77,6 +77,11 @@ class _Info(Struct):
     test: dict[str, float] = member(default_factory=dict)
 
 
+class _Unknown(Struct, forbid_unknown_fields=True):
+    parts: list[str]
+    false_alarms: float
+
+
 class _Record(Struct, forbid_unknown_fields=True):
     format: int
     files: _Files
@@ -85,6 +90,7 @@ class _Record(Struct, forbid_unknown_fields=True):
     n_neighbours: int | None
     class_names: list[str]
     sources: list[str]
+    unknown: _Unknown | None = None  # None: a folder of an older format
     info: _Info = member(default_factory=_Info)
     versions: dict[str, str] = member(default_factory=dict)
     checksum: str = ""
@@ -95,8 +101,8 @@ class Stored:
     """What a model's folder holds: the network, the tensors of the bank, and everything that JSON can say."""
 
     network: EmbeddingNetwork
-    bank: dict[str, Tensor]  # 'centres', 'labels', 'theta', 'familiar', and 'softmax.…' where there is such a layer
-    record: dict[str, Any]  # 'sigma', 'n_neighbours', 'class_names', 'sources', 'info'
+    bank: dict[str, Tensor]  # 'centres', 'labels', 'theta', 'familiar'; perhaps 'coordinates' and '….…'
+    record: dict[str, Any]  # 'sigma', 'n_neighbours', 'class_names', 'sources', 'unknown', 'info'
     seen: Seen = field(default_factory=dict)
 
 
@@ -195,6 +201,7 @@ def _read(folder: Path) -> Stored:
         raise damaged_model(folder, f"its bank has no {', '.join(sorted(missing))}")
     values = {name: getattr(record, name) for name in ("sigma", "n_neighbours", "class_names", "sources")}
     network = _network(folder, raw["network"], tensors["network"])
+    values["unknown"] = raw.get("unknown")
     values["info"] = raw.get("info", {})
     return Stored(network, tensors["bank"], values, {folder.resolve(): checksum(raw)})
 

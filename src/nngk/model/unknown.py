@@ -1,21 +1,163 @@
-"""How unknown an image is: its density among the kernels, compared with those of images of known classes."""
+"""How unknown an image is, and where 'unknown' begins.
+
+An image is measured in several ways, each higher where it is more familiar:
+
+- ``density``: the logarithm of the summed kernels around its embedding;
+
+and, in a space of the network's own features (``nngk.model.space``),
+
+- ``closeness``: minus its distance from the nearest class mean;
+- ``contrast``: minus the square of that distance, for its distance from the middle of all images;
+- ``lead``: the logarithm of the odds for the class of the nearest mean, each mean with a kernel of its own.
+
+Each that counts is compared with its values at images of known classes, and the ranks are added. What comes out is
+said as the share of images of known classes that look at least as strange; below the share of false alarms that is
+accepted, the answer is 'unknown'.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from nngk.defaults import FALSE_ALARMS
+from nngk.errors import InputError
+from nngk.kernel.predict import Prediction
+from nngk.model.classes import Classes, require_numbers
+from nngk.model.space import Space
 
-def strangeness(density: Tensor, familiar: Tensor) -> Tensor:
-    """Return the share of the ``familiar`` log densities (sorted) that are higher than each ``density``.
+MEASURES = ("density", "closeness", "contrast", "lead")
+WIDTH = 2.0  # of the kernels around class means, where the spread within a class is at most 1
+LARGEST_LEAD = 50.0  # beyond it the other classes have no kernel to speak of
 
-    Below the lowest of them the value goes on rising towards one. Without familiar densities everything is unknown.
+Measured = dict[str, Tensor]  # a value for each image and measure
+
+
+@dataclass(frozen=True)
+class Familiar:
+    """What images of known classes look like, and which measures count."""
+
+    values: Measured  # (n,) of the same n images, for 'density' at least
+    parts: tuple[str, ...] = ("density",)  # the measures whose ranks are added
+    false_alarms: float = FALSE_ALARMS
+    space: Space | None = None  # in which classes are close or far
+
+    def __post_init__(self) -> None:
+        n = len(self.values.get("density", ()))
+        for name, values in self.values.items():
+            if name not in MEASURES:
+                raise InputError(f"The measures of familiar images are {', '.join(MEASURES)}; got {name!r}.")
+            if values.shape != (n,) or not values.is_floating_point() or values.isnan().any():
+                raise InputError(f"The familiar values ({name}) must be a vector of {n} numbers without NaN.")
+        if "density" not in self.values or not self.parts or any(part not in self.values for part in self.parts):
+            raise InputError(f"The parts of the unknown score are {self.parts}; known are {', '.join(self.values)}.")
+        required_images(self.false_alarms)
+        if self.space is not None:
+            require_numbers("directions of the space", self.space.directions, (None, None))
+            require_numbers("origin of the space", self.space.origin, (len(self.space.directions),))
+
+    @classmethod
+    def densities(cls, values: Tensor | None) -> "Familiar":
+        """Return log densities at images of known classes as all that counts; without any everything is unknown."""
+        return cls({"density": torch.empty(0) if values is None else values.detach().cpu()})
+
+    @classmethod
+    def read(cls, tensors: dict[str, Tensor], settings: dict[str, Any] | None) -> "Familiar":
+        """Return what :meth:`tensors` and :meth:`settings` hold; without settings it is of a model of nngk 0.1."""
+        values = {key.removeprefix("familiar."): t for key, t in tensors.items() if key.startswith("familiar.")}
+        values["density"] = tensors["familiar"]
+        if settings is None:
+            return cls(values)
+        has = "space.directions" in tensors
+        space = Space(tensors["space.directions"], tensors.get("space.origin", torch.empty(0))) if has else None
+        return cls(values, tuple(settings["parts"]), settings["false_alarms"], space)
+
+    def tensors(self) -> Measured:
+        """Return the values and the space under the names that a model's folder has for them."""
+        named = {"familiar" if name == "density" else f"familiar.{name}": v for name, v in self.values.items()}
+        if self.space is not None:
+            named |= {"space.directions": self.space.directions, "space.origin": self.space.origin}
+        return named
+
+    def settings(self) -> dict[str, Any]:
+        """Return the rest, ready for JSON."""
+        return {"parts": list(self.parts), "false_alarms": self.false_alarms}
+
+    def alike(self, measured: Measured) -> Tensor:
+        """Return the share of images of known classes that look at least as strange as each image measured, (n,).
+
+        A measure that is missing, as where no features were given, does not count.
+        """
+        parts = [part for part in self.parts if part in measured] or ["density"]
+        usual = self._ranks(self.values, parts).neg().sort().values
+        return 1 - strangeness(-self._ranks(measured, parts), usual)
+
+    def score(self, alike: Tensor) -> Tensor:
+        """Return the unknown score, from 0 to 1, of such shares: one half where false alarms begin.
+
+        >>> Familiar({"density": torch.zeros(1)}, false_alarms=0.05).score(torch.tensor([1.0, 0.05, 0.0026]))
+        tensor([0.0476, 0.5000, 0.9506])
+        """
+        return self.false_alarms / (self.false_alarms + alike)
+
+    def _ranks(self, measured: Measured, parts: list[str]) -> Tensor:
+        ranks = [strangeness(measured[part].cpu().double(), self.values[part].double().sort().values) for part in parts]
+        return torch.stack(ranks).mean(0)
+
+
+def required_images(false_alarms: float) -> int:
+    """Return how many images tell where a share of false alarms begins. Raise InputError if it is no share.
+
+    >>> required_images(0.05)
+    20
+    """
+    if isinstance(false_alarms, bool) or not isinstance(false_alarms, int | float) or not 0 < false_alarms < 1:
+        raise InputError(f"The share of false alarms must lie between 0 and 1; got {false_alarms!r}.")
+    return math.ceil(1 / false_alarms - 1e-9)
+
+
+def strangeness(value: Tensor, familiar: Tensor) -> Tensor:
+    """Return the share of the ``familiar`` values (sorted) that are at least as high as each ``value``.
+
+    Below the lowest of them the share goes on rising towards one. Without familiar values everything is strange.
 
     >>> strangeness(torch.tensor([5.0, 1.5, 0.0, -9.0]), torch.tensor([1.0, 2.0, 3.0])).mul(100).round().tolist()
     [0.0, 50.0, 93.0, 100.0]
     """
     n = len(familiar)
     if not n:
-        return torch.ones_like(density)
-    share = (n - torch.searchsorted(familiar, density)) / (n + 1)
+        return torch.ones_like(value)
+    share = (n - torch.searchsorted(familiar, value)) / (n + 1)
     # Few images leave large steps: the distance below the lowest tells apart what their number cannot.
-    beyond = (familiar[0] - density).clamp(min=0) / familiar.std(correction=0).clamp(min=1e-6)
+    finite = familiar[familiar.isfinite()]
+    spread = finite.std(correction=0).clamp(min=1e-6) if len(finite) else familiar.new_ones(())
+    beyond = (familiar[0] - value).clamp(min=0) / spread
     return torch.where(beyond > 0, 1 - torch.exp(-beyond) / (n + 1), share)
+
+
+def measured(found: Prediction, known: Classes, coordinates: Tensor | None) -> Measured:
+    """Return the measures of images: the density around them, and how they lie to the classes in the space."""
+    values = {"density": found.log_density}
+    if coordinates is not None and known.class_means is not None:
+        means = known.class_means
+        x = coordinates.to(means)
+        distances = torch.cdist(x, means)
+        nearest = distances.amin(1)
+        values["closeness"] = -nearest
+        values["contrast"] = -nearest.square() / x.square().sum(1).clamp(min=1e-12)
+        values["lead"] = lead(distances)
+    return values
+
+
+def lead(distances: Tensor) -> Tensor:
+    """Return the logarithm of the odds for the nearest of class means at these distances (n, c), against all others.
+
+    >>> lead(torch.tensor([[0.0, 4.0, 4.0], [1.0, 1.0, 9.0]])).round(decimals=2)
+    tensor([1.3100, -0.0000])
+    """
+    values = distances.square() / (-2 * WIDTH**2)
+    nearest = values.argmax(1, keepdim=True)
+    others = values.scatter(1, nearest, -torch.inf).logsumexp(1)
+    return (values.gather(1, nearest).squeeze(1) - others).clamp(max=LARGEST_LEAD)

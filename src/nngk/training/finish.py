@@ -1,18 +1,17 @@
 """From a finished run to the model a person holds."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from nngk.errors import InputError
-from nngk.kernel.formulas import squared_distances
-from nngk.kernel.predict import answer
 from nngk.metrics import classification_scores, evaluate, has_pairs
+from nngk.model.features import Describer
 from nngk.model.model import Model
+from nngk.model.unknown import Familiar
 from nngk.networks.embedding_layer.reduction import reduce_embedding
-from nngk.search import Exact
 from nngk.training.build import choose_search, new_bank, new_engine
 from nngk.training.feed import Features
 from nngk.training.run import Run
@@ -27,7 +26,9 @@ def finish(run: Run, seconds: float, measured: Model | None = None) -> Model:
     """
     narrow(run)
     bank, table = run.bank, run.split.train
-    bank.renew(run.embed(run.feed.train), run.refresher.engine, step=run.at.step)
+    both = Describer(run.network, run.frozen)
+    known = both.apart(run.embed(run.feed.train, both))
+    bank.renew(known.embeddings, run.refresher.engine, step=run.at.step)
     sigma = final_sigma(run) if measured is None else measured.sigma
     info: dict[str, Any] = {
         "data": table.name,
@@ -46,13 +47,16 @@ def finish(run: Run, seconds: float, measured: Model | None = None) -> Model:
         sigma=sigma,
         class_names=table.class_names,
         sources=[str(path) for path in table.paths],
-        familiar=familiar_densities(run, sigma) if measured is None else denser(measured, len(bank)),
         n_neighbours=run.settings.n_neighbours or None,  # not the bank's, which has no more than it has centres
         softmax=run.objective.layer() if run.settings.task == "classify" else None,
         info=info,
         device=run.device,
     )
+    # Images of other classes than the trained ones, as the task 'metric' validates with, are no measure of the known.
+    new = both.apart(run.embed(run.feed.val, both)) if run.settings.task == "classify" and len(run.feed.val) else None
+    model.learn_unknown(known.features, new)
     if measured is not None:
+        model.familiar = still_familiar(measured, model)
         told = {name: measured.info[name] for name in ("test", "measured") if name in measured.info}
         model.info |= told | {"last_training": {"images": len(table), "epochs": run.epochs}}
         return model
@@ -63,9 +67,15 @@ def finish(run: Run, seconds: float, measured: Model | None = None) -> Model:
     return model
 
 
-def denser(measured: Model, centres: int) -> Tensor:
-    """Return the familiar densities of a measured model for a bank of more centres: density grows with their number."""
-    return measured.familiar + math.log(centres / len(measured.centres))
+def still_familiar(measured: Model, model: Model) -> Familiar:
+    """Return what is familiar to a model after the last training: what images looked like that were still new to it.
+
+    Density grows with the number of centres.
+    """
+    grown = math.log(len(model.centres) / len(measured.centres))
+    values = measured.familiar.values
+    values = values | {"density": values["density"] + grown}
+    return replace(model.familiar, values=values, parts=measured.familiar.parts)
 
 
 def narrow(run: Run) -> None:
@@ -88,27 +98,6 @@ def final_sigma(run: Run) -> float:
         return classifier_sigma(run.bank, run.settings.task, run.embed(run.feed.val), run.feed.val.labels)
     except InputError:  # no list holds a centre of its own class: no reason to lose what was trained
         return run.objective.sigma
-
-
-def familiar_densities(run: Run, sigma: float, limit: int = 10_000) -> Tensor:
-    """Return log densities at images of the known classes: what 'familiar' looks like.
-
-    At validation images where these are of the trained classes: the trained ones lie closer together than any new image
-    will. Else at the training images, each without its own kernel.
-    """
-    centres, k = run.bank.centres, run.bank.considered
-    new = run.settings.task == "classify" and len(run.feed.val) > 0
-    x = run.embed(run.feed.val) if new else centres
-    # Evenly over all of them: they lie class by class.
-    chosen = torch.linspace(0, len(x) - 1, min(limit, len(x)), dtype=torch.float64).round().long().to(x.device)
-    if new:
-        squared, found = Exact(centres).search(x[chosen], min(k, len(centres)))
-    else:
-        found = Exact(centres).search(centres[chosen], min(k + 1, len(centres)))[1]
-        found = found.masked_fill(found == chosen[:, None], -1)
-        squared = squared_distances(centres[chosen], centres, found)
-    classes = len(run.split.train.class_names)
-    return answer(squared, found, run.bank.labels, run.bank.theta.detach(), sigma, classes).log_density
 
 
 def test_scores(run: Run, model: Model) -> dict[str, float]:

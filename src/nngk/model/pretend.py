@@ -1,0 +1,149 @@
+"""Finding the unknown score: some known classes pretend to be unknown, and some other images to be new."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from nngk.defaults import FALSE_ALARMS
+from nngk.kernel.predict import predictions
+from nngk.metrics import auroc
+from nngk.model.classes import Classes, keeping
+from nngk.model.features import Described
+from nngk.model.space import Space, fit_space, spread_over
+from nngk.model.unknown import Familiar, Measured, measured, required_images
+
+# The first stands where the others are not clearly better, or where there are too few classes to tell. The density and
+# the odds in the embedding are none of them: a trained embedding has seen the pretended unknowns.
+CANDIDATES: tuple[tuple[str, ...], ...] = (
+    ("closeness", "contrast", "lead"),
+    ("closeness",),
+    ("closeness", "contrast"),
+    ("closeness", "lead"),
+    ("contrast", "lead"),
+    ("lead",),
+)
+CLEARLY = 0.005  # of AUROC
+FOLDS = 5
+ASKED = 2_000  # images of each kind that a fold asks about at most
+BLOCK = 1 << 24  # elements of one block of images by neighbours
+
+Fold = tuple[Measured, Measured]  # measures of images of known classes, and of pretended unknowns
+
+
+def learn_familiar(
+    known: Classes,
+    features: Tensor,
+    sigma: float,
+    k: int | None,
+    new: Described | None = None,
+    false_alarms: float = FALSE_ALARMS,
+) -> tuple[Familiar, Tensor | None]:
+    """Return what is familiar to a model with these classes, and the coordinates (m, d) of their images.
+
+    ``features`` (m, channels) are those of the centres' images. Folds of the classes pretend to be unknown: the
+    measures that tell them apart best are chosen. ``new`` are images of the known classes that are not among the
+    centres: their values are the familiar ones. Where there are too few, images that the folds left out stand for them.
+    """
+    folds = list(_pretend(known, features, sigma, k))
+    here, space = _placed(known, features)
+    if new is not None and len(new.embeddings) >= required_images(false_alarms):
+        values = _measure(here, sigma, k, new.embeddings, None if space is None else space.coordinates(new.features))
+    else:
+        values = _joined([usual for usual, _ in folds]) if folds else {"density": torch.empty(0)}
+    candidates = [parts for parts in CANDIDATES if all(part in values for part in parts)]
+    parts = _best_parts(candidates, folds) if candidates else ("density",)
+    return Familiar({name: value.cpu() for name, value in values.items()}, parts, false_alarms, space), here.coordinates
+
+
+def _best_parts(candidates: list[tuple[str, ...]], folds: list[Fold]) -> tuple[str, ...]:
+    """Return the measures whose added ranks tell pretended unknowns from known images best, over all folds."""
+    told = []
+    for usual, strange in folds:
+        if len(strange["density"]) and all(part in usual for parts in candidates for part in parts):
+            reference = {name: value.cpu() for name, value in usual.items()}
+            scores = [Familiar(reference, parts) for parts in candidates]
+            told.append([auroc(-score.alike(usual), -score.alike(strange)) for score in scores])
+    if not told:
+        return candidates[0]
+    means = torch.tensor(told).mean(0)
+    best = int(means.argmax())
+    return candidates[best if means[best] > means[0] + CLEARLY else 0]
+
+
+def _pretend(known: Classes, features: Tensor, sigma: float, k: int | None) -> Iterator[Fold]:
+    """Yield measures of images of known classes that pretend to be new, and of classes that pretend to be unknown.
+
+    Neither are among the images that they are measured by, nor in the space that closeness is measured in.
+    """
+    images, classes = _image_folds(known.labels), _class_folds(known.labels)
+    for fold in range(FOLDS):
+        unknown = classes == fold
+        if len(known.labels[~unknown].unique()) < 2:
+            unknown = torch.zeros_like(unknown)
+        new = (images == fold) & ~unknown
+        if not new.any() or (new | unknown).all():
+            continue
+        rest = ~(new | unknown)
+        left, space = _placed(keeping(known, rest), features[rest])
+        asked = []
+        for which in (new, unknown):
+            chosen = which.nonzero().flatten()
+            chosen = chosen[spread_over(len(chosen), ASKED).to(chosen.device)]
+            coordinates = None if space is None else space.coordinates(features[chosen])
+            asked.append(_measure(left, sigma, k, known.centres[chosen], coordinates))
+        yield asked[0], asked[1]
+
+
+def _placed(known: Classes, features: Tensor) -> tuple[Classes, Space | None]:
+    """Return the classes with the coordinates of their images in a space of their own; one class alone has none."""
+    if len(known.labels.unique()) < 2:
+        return replace(known, coordinates=None), None
+    space = fit_space(features, known.labels)
+    return replace(known, coordinates=space.coordinates(features)), space
+
+
+def _measure(known: Classes, sigma: float, k: int | None, embeddings: Tensor, coordinates: Tensor | None) -> Measured:
+    """Return the measures of images that are not among the centres, some at a time; none of no images."""
+    k = min(k or len(known.centres), len(known.centres))
+    many, classes = max(1, BLOCK // k), len(known.names)
+    places = [None] * len(embeddings) if coordinates is None else coordinates.split(many)
+    found = predictions(
+        embeddings.to(known.centres), known.engine, known.labels, known.theta, sigma, k, classes, chunk=many
+    )
+    return _joined([measured(part, known, place) for part, place in zip(found, places)])
+
+
+def _joined(parts: list[Measured]) -> Measured:
+    """Return measures of several lots of images as of one; a measure that one lot lacks is left out."""
+    common = set.intersection(*(set(part) for part in parts)) if parts else set()
+    return {name: torch.cat([part[name] for part in parts]) for name in sorted(common)}
+
+
+def _image_folds(labels: Tensor) -> Tensor:
+    """Return a fold of each image (m,), dealt out class by class; -1 for the only image of its class.
+
+    Where every class has one image alone, all of them are dealt out.
+
+    >>> _image_folds(torch.tensor([0] * 7 + [1])).sort().values.tolist()
+    [-1, 0, 0, 1, 1, 2, 3, 4]
+    """
+    order = _shuffled(len(labels)).to(labels.device)
+    order = order[labels[order].argsort(stable=True)]
+    sizes = torch.bincount(labels)
+    first = (sizes.cumsum(0) - sizes)[labels[order]]
+    folds = torch.empty_like(labels)
+    folds[order] = (torch.arange(len(labels), device=labels.device) - first) % FOLDS
+    alone = sizes[labels] == 1
+    return torch.arange(len(labels), device=labels.device) % FOLDS if alone.all() else folds.masked_fill(alone, -1)
+
+
+def _class_folds(labels: Tensor) -> Tensor:
+    """Return the fold of each image's class (m,); the same on every machine."""
+    present, which = labels.unique(return_inverse=True)
+    return (_shuffled(len(present)).to(labels.device) % FOLDS)[which]
+
+
+def _shuffled(n: int) -> Tensor:
+    return torch.randperm(n, generator=torch.Generator().manual_seed(0))

@@ -1,0 +1,217 @@
+"""The unknown score: its measures by plain loops, what is familiar, and the classes that pretend to be unknown."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nngk.errors import InputError
+from nngk.metrics import auroc
+from nngk.model.classes import Classes
+from nngk.model.features import Described
+from nngk.model.pretend import learn_familiar
+from nngk.model.space import Space, fit_space
+from nngk.model.unknown import Familiar, lead, measured, strangeness
+from small_models import small_model
+
+numbers = st.lists(st.floats(-1e3, 1e3, width=32), min_size=1, max_size=20)
+
+
+def clusters(seed=0, classes=10, each=12, channels=40, apart=1.5):
+    """Features of classes around means of their own, and their labels."""
+    generator = torch.Generator().manual_seed(seed)
+    means = apart * torch.randn(classes, channels, generator=generator)
+    labels = torch.arange(classes).repeat_interleave(each)
+    return means[labels] + torch.randn(len(labels), channels, generator=generator), labels
+
+
+def as_classes(features, labels):
+    m, count = len(labels), int(labels.max()) + 1
+    return Classes([str(i) for i in range(count)], features, labels, torch.zeros(m), [str(i) for i in range(m)])
+
+
+# -- formulas
+
+
+@given(numbers, numbers)
+def test_strangeness_is_a_share_and_falls_with_the_value(values, familiar):
+    ordered = torch.tensor(familiar, dtype=torch.float64).sort().values
+    x = torch.tensor(values, dtype=torch.float64).sort().values
+    strange = strangeness(x, ordered)
+    assert bool((strange >= 0).all()) and bool((strange <= 1).all()) and bool((strange.diff() <= 1e-12).all())
+    for value, share in zip(x.tolist(), strange.tolist()):
+        if value >= min(familiar):
+            assert share == pytest.approx(sum(f >= value for f in familiar) / (len(familiar) + 1))
+        else:
+            assert share >= len(familiar) / (len(familiar) + 1) - 1e-12
+
+
+@given(numbers, st.floats(0.01, 0.5))
+def test_the_score_is_one_half_where_false_alarms_begin(values, false_alarms):
+    x = torch.tensor(values)
+    familiar = Familiar({"density": x}, false_alarms=false_alarms)
+    alike = familiar.alike({"density": torch.linspace(-2e3, 2e3, 50)})
+    score = familiar.score(alike)
+    assert torch.equal(score > 0.5, alike < false_alarms)
+    assert bool((score.diff() <= 1e-12).all()) and 0 <= float(score.min()) <= float(score.max()) <= 1
+
+
+def test_measures_by_plain_loops():
+    model = small_model()
+    x, features = torch.randn(5, 4), torch.randn(5, len(model.familiar.space.origin))
+    found = model.predict(x)
+    got = measured(found, model.classes, model.familiar.space.coordinates(features))
+    space, centres = model.familiar.space, model.classes.coordinates.double()
+    for i in range(5):
+        place = (features[i].double() - space.origin.double()) @ space.directions.double()
+        means = [centres[model.labels == c].mean(0) for c in range(3)]
+        squared = [float((place - mean).square().sum()) for mean in means]
+        nearest = min(squared)
+        odds = [math.exp(-(d - nearest) / 8) for d in squared]
+        expected = {
+            "closeness": -math.sqrt(nearest),
+            "contrast": -nearest / float(place.square().sum()),
+            "lead": -math.log(sum(odds) - 1),
+            "density": float(found.log_density[i]),
+        }
+        assert {name: float(values[i]) for name, values in got.items()} == pytest.approx(expected, rel=1e-3, abs=1e-3)
+
+
+def test_ranks_of_the_parts_are_added():
+    values = {"density": torch.tensor([1.0, 2.0, 3.0, 4.0]), "lead": torch.tensor([4.0, 3.0, 9.0, 1.0])}
+    familiar = Familiar(values, ("density", "lead"))
+    asked = {"density": torch.tensor([2.5, 4.0]), "lead": torch.tensor([3.5, 9.0])}
+
+    def rank(name, value):
+        return sum(float(v) >= value for v in values[name]) / 5
+
+    usual = [(rank("density", float(a)) + rank("lead", float(b))) / 2 for a, b in zip(*values.values())]
+    for i, share in enumerate(familiar.alike(asked).tolist()):
+        own = (rank("density", float(asked["density"][i])) + rank("lead", float(asked["lead"][i]))) / 2
+        assert share == pytest.approx(1 - sum(u <= own + 1e-12 for u in usual) / 5)
+    # A measure that was not taken does not count.
+    only = Familiar(values, ("density",)).alike({"density": asked["density"]})
+    assert torch.equal(familiar.alike({"density": asked["density"]}), only)
+
+
+def test_distances_in_the_space_are_mahalanobis_distances():
+    """Between class means, where the space leaves nothing out, under the shrunk spread, in float64."""
+    features, labels = clusters(classes=5, channels=9)
+    x = features.double()
+    means = torch.stack([x[labels == c].mean(0) for c in range(5)])
+    spread = sum(torch.outer(row - means[c], row - means[c]) for row, c in zip(x, labels.tolist())) / len(x)
+    spread += 3.0 * spread.diagonal().mean() * torch.eye(9)
+    inverse = torch.linalg.inv(spread.double())
+    space = fit_space(features, labels)
+    places = space.coordinates(means.float())
+    for a in range(5):
+        for b in range(5):
+            expected = float((means[a] - means[b]) @ inverse @ (means[a] - means[b]))
+            assert float((places[a] - places[b]).square().sum()) == pytest.approx(expected, rel=1e-3, abs=1e-3)
+
+
+def test_the_lead_of_a_single_class_and_far_away():
+    assert torch.isfinite(lead(torch.tensor([[3.0]]))).all()
+    assert torch.isfinite(lead(torch.tensor([[0.0, 1e6], [1e6, 1e6]]))).all()
+
+
+# -- what training finds
+
+
+def test_pretended_unknowns_choose_parts_that_tell_real_ones_apart():
+    features, labels = clusters(seed=1, classes=14)
+    known, unknown = labels < 10, labels >= 10
+    new = torch.arange(len(labels)) % 4 == 0
+    classes = as_classes(features[known & ~new], labels[known & ~new])
+    familiar, coordinates = learn_familiar(classes, features[known & ~new], 3.0, None)
+    model = Classes(**{**vars(classes), "coordinates": coordinates})
+    from nngk.model.pretend import _measure
+
+    shares = [
+        familiar.alike(_measure(model, 3.0, None, features[rows], familiar.space.coordinates(features[rows])))
+        for rows in (known & new, unknown)
+    ]
+    assert auroc(-shares[0], -shares[1]) > 0.9
+    assert float((shares[0] < 0.05).double().mean()) < 0.25 and float((shares[1] < 0.05).double().mean()) > 0.4
+    assert len(familiar.values["density"]) >= 0.7 * len(classes.centres)
+
+
+def test_new_images_set_the_threshold_where_there_are_enough():
+    features, labels = clusters()
+    new = torch.arange(len(labels)) % 3 == 0
+    classes = as_classes(features[~new], labels[~new])
+    familiar, _ = learn_familiar(classes, features[~new], 3.0, None, Described(features[new], features[new]))
+    assert len(familiar.values["density"]) == int(new.sum())
+    few, _ = learn_familiar(classes, features[~new], 3.0, None, Described(features[new][:19], features[new][:19]))
+    assert len(few.values["density"]) != 19
+
+
+@pytest.mark.parametrize("counts", [[1], [2], [1, 1], [2, 1], [3, 3], [1, 1, 1], [5, 1, 2], [2] * 7])
+def test_few_images_and_classes(counts):
+    labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+    features = torch.randn(len(labels), 6, generator=torch.Generator().manual_seed(0))
+    familiar, coordinates = learn_familiar(as_classes(features, labels), features, 1.0, 100)
+    assert all(torch.isfinite(values).all() for values in familiar.values.values())
+    assert (familiar.space is None) == (coordinates is None) == (len(counts) < 2)
+    if len(labels) > 1:
+        assert len(familiar.values["density"])
+
+
+def test_the_same_images_give_the_same_score():
+    features, labels = clusters()
+    one, two = (learn_familiar(as_classes(features, labels), features, 2.0, 10)[0] for _ in range(2))
+    assert one.settings() == two.settings()
+    assert all(torch.equal(one.values[name], two.values[name]) for name in one.values)
+
+
+# -- calibration
+
+
+def test_calibration_flags_the_share_that_was_asked_for():
+    model = small_model()
+    rng = np.random.default_rng(0)
+    photos = list(rng.integers(0, 256, (40, 12, 12, 3), dtype=np.uint8))
+    assert model.calibrate(photos, 0.1) == 40
+    flagged = sum(answer.is_unknown for answer in model.classify(photos))
+    assert 2 <= flagged <= 4  # 10% of 40, and the next one is at the threshold
+    assert model.familiar.settings() == {"parts": ["closeness", "lead"], "false_alarms": 0.1}
+
+
+def test_calibration_leaves_out_what_the_model_holds():
+    model = small_model()
+    photos = list(np.random.default_rng(1).integers(0, 256, (30, 12, 12, 3), dtype=np.uint8))
+    model.add("shown", photos[:5])
+    assert model.calibrate(photos, 0.05) == 25
+    before = model.familiar
+    with pytest.raises(InputError, match="20 photos or more are needed .* got 19; 5 more are in the model already"):
+        model.calibrate(photos[:24], 0.05)
+    with pytest.raises(InputError, match="got 0"):
+        model.calibrate([])
+    for share in (0, 1, -0.1, float("nan"), "many", True):
+        with pytest.raises(InputError, match="share of false alarms must lie between 0 and 1"):
+            model.calibrate(photos, share)
+    assert model.familiar is before
+
+
+@pytest.mark.parametrize(
+    ("values", "parts", "message"),
+    [
+        ({"density": torch.zeros(3), "beauty": torch.zeros(3)}, ("density",), "got 'beauty'"),
+        ({"density": torch.zeros(3), "lead": torch.zeros(2)}, ("lead",), "vector of 3 numbers"),
+        ({"lead": torch.zeros(2)}, ("lead",), "without NaN|known are"),
+        ({"density": torch.zeros(3)}, ("lead",), "parts of the unknown score"),
+        ({"density": torch.zeros(3)}, (), "parts of the unknown score"),
+        ({"density": torch.tensor([1, 2])}, ("density",), "without NaN"),
+    ],
+)
+def test_what_cannot_be_familiar(values, parts, message):
+    with pytest.raises(InputError, match=message):
+        Familiar(values, parts)
+
+
+def test_a_space_must_have_an_origin():
+    with pytest.raises(InputError, match="origin"):
+        Familiar({"density": torch.zeros(1)}, space=Space(torch.zeros(4, 2), torch.zeros(3)))
