@@ -38,7 +38,7 @@ from nngk.training.presets import preset_settings
 from nngk.training.tune import tuned_rate, use_rate
 
 DATASETS = ("flowers102", "leafsnap", "cub200", "cars196")
-STRENGTHS = (0.003, 0.01, 0.03, 0.1, 0.3)  # of logistic regression, C
+STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0)  # of logistic regression, C
 NEIGHBOURS = (1, 3, 5, 10, 20)
 
 

@@ -26,8 +26,9 @@ and run `python -m nngk.cli.reference docs/reference.md`.
 
 A setting is an option of `nngk train` and `nngk compare` (`--batch-size 64`), a line in the TOML file of `--config`
 (`batch-size = 64`) and a field of `nngk.Settings` (`batch_size=64`). Options win over the file, and the file wins over
-a preset. `auto` and `none` stand for an empty value (`None` in Python); 0 does as well for whole numbers. Switches are
-`--flip` and `--no-flip` on the command line, `true` and `false` in a file.
+a preset. Without a preset, `nngk train` takes the one that suits network and machine; the defaults below are those of
+`nngk.Settings`. `auto` and `none` stand for an empty value (`None` in Python); 0 does as well for whole numbers.
+Switches are `--flip` and `--no-flip` on the command line, `true` and `false` in a file.
 """
 
 

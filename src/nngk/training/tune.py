@@ -154,7 +154,7 @@ def _estimate(run: Run, rates: int) -> float:
     """Return the seconds that short runs with so many rates take, from the time of a few steps."""
     probe = _copy(run, rate_of(run.settings))
     probe.trainee.train()
-    train, seconds = probe.feed.train, 0.0
+    train, seconds = probe.feed.train, list[float]()
     coming = batches(train.source, train.labels, probe.index_batches(0)[:PROBED], probe.feed.augment, device=run.device)
     with closing(coming):
         for images, labels, indices in coming:
@@ -167,10 +167,15 @@ def _estimate(run: Run, rates: int) -> float:
                 embeddings.float().square().sum().backward()
             if probe.device.type == "cuda":
                 torch.cuda.synchronize()
-            seconds = time.perf_counter() - begun  # of the last one: the others warm up
-    # The bank and the scores need the forward passes of all images, a third of a step each.
-    passes = probe.steps_per_epoch * (1 + (len(train) + len(probe.feed.val)) / max(1, len(train)) / 3)
-    return rates * probe.epochs * passes * seconds
+            seconds.append(time.perf_counter() - begun)
+    steps = probe.steps_per_epoch * seconds[-1]  # the first ones warm up
+    if probe.frozen:  # the first step renewed the bank
+        begun = time.perf_counter()
+        validate(probe)
+        steps += seconds[0] + time.perf_counter() - begun
+    else:  # the bank and the scores need the forward passes of all images, a third of a step each
+        steps *= 1 + (len(train) + len(probe.feed.val)) / len(train) / 3
+    return rates * probe.epochs * steps
 
 
 def _read(record: Path) -> list[Tried]:
