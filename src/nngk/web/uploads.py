@@ -10,7 +10,7 @@ from nngk.errors import InputError
 
 # What cameras, phones and browsers make. Formats that run programs or have rare decoders (EPS, PSD, FPX …) are out.
 Image.init()
-FORMATS = [name for name in ("JPEG", "PNG", "WEBP", "AVIF", "GIF", "BMP", "TIFF") if name in Image.OPEN]
+FORMATS: list[str] = [name for name in ("JPEG", "PNG", "WEBP", "AVIF", "GIF", "BMP", "TIFF") if name in Image.OPEN]
 
 
 def read_upload(file: BinaryIO, most_pixels: int) -> Image.Image:
