@@ -41,6 +41,7 @@ HERE = [
     pytest.param("search/families.py", ("recall", "queries_per_second"), marks=needs_core),
     pytest.param("search/growth.py", ("recall", "seconds"), marks=needs_core),
     pytest.param("search/training_lists.py", ("accuracy", "recall@1"), marks=needs_core),
+    pytest.param("serve/load.py", ("p50_ms", "p99_ms", "per_second", "ratio")),
     pytest.param("search/update.py", ("recall", "seconds"), marks=needs_core),
 ]
 # Those that launch Triton's kernels, in its interpreter.
