@@ -53,7 +53,10 @@ INTERPRETED = [
     pytest.param("gpu/fused_convolutions.py", marks=pytest.mark.slow),
     pytest.param("gpu/googlenet_passes.py", marks=pytest.mark.slow),
 ]
-OTHERS = {"reliability/faults.py", "reliability/hostile_images.py", "search/write_features.py"}  # tested elsewhere
+# They have tests of their own.
+OTHERS = {f"reliability/{name}.py" for name in ("faults", "hostile_images", "pack_faults")} | {
+    "search/write_features.py"
+}
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:

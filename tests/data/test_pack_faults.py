@@ -256,3 +256,12 @@ def test_what_killed_writers_left_of_a_cache_is_cleared(table, tmp_path):
     Images(table, 8, cache)
     (only,) = cache.glob("cache-*")
     assert only != left and {path.name for path in only.iterdir()} == {"pixels.bin", "table.json"}
+
+
+def test_what_killed_writers_left_of_a_pack_is_cleared(table, tmp_path):
+    folder = pack(table, tmp_path / "out", 8)
+    for name in ("pixels.bin.part", "progress.json", "table.next.json", ".table.json.1-abcd.part"):
+        (folder / name).write_text("{}")
+    pack(table, folder, 8)
+    assert {path.name for path in folder.iterdir()} == {".lock", "pixels.bin", "table.json"}
+    assert right(read_pack(folder)[0], table, 8)

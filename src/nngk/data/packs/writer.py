@@ -90,6 +90,7 @@ def write_pack(
         whole = finished(folder)
         if whole is not None and _holds(whole, keys, size, squash):
             write_record(folder / TABLE, {**whole.meta, **_of_table(table)})  # labels may have changed
+            _remove(folder, _PROGRESS, _PART, _NEXT)  # of a killed writer, of another size
             return
         done = _resumed(folder, _digest(size, squash, keys))
         _require_room(folder, 3 * size * size * (len(table) - len(done.sums)))
