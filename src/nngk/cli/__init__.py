@@ -20,6 +20,8 @@ COMMANDS = {
     "evaluate": ("nngk.cli.use_model", "Measure a model on labelled images."),
     "info": ("nngk.cli.use_model", "Show what a model folder holds."),
     "add": ("nngk.cli.change_model", "Teach a model a class by showing it images, without training."),
+    "rename": ("nngk.cli.change_model", "Give a class of a model another name."),
+    "merge": ("nngk.cli.change_model", "Make two classes of a model one."),
     "remove": ("nngk.cli.change_model", "Make a model forget a class."),
     "calibrate": ("nngk.cli.change_model", "Set where a model's answer becomes 'unknown', from your own photos."),
     "data": ("nngk.cli.data", "Check, download and pack datasets."),
