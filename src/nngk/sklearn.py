@@ -12,6 +12,7 @@ from nngk.errors import InputError, MissingExtra
 from nngk.kernel.formulas import attention_difference, log_kernels
 from nngk.kernel.predict import Prediction, predictions
 from nngk.kernel.sigma import best_sigma
+from nngk.model.adding import added_log_weight
 from nngk.search import Engine, Exact
 
 try:
@@ -87,8 +88,10 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
         """Add centres, of known or new classes, at once.
 
-        ``classes`` may name classes that come later. New centres have weight one. An automatic sigma is tuned again
-        whenever the centres have grown by half since it last was.
+        ``classes`` may name classes that come later. The centres of a new class have the weight that lowers the
+        leave-one-out loss most, of its own rows and of the rows around them; further centres of a known class have
+        the mean weight of that class. An automatic sigma is tuned again whenever the centres have grown by half since
+        it last was.
         """
         first = not hasattr(self, "centres_")
         self._check_settings()
@@ -106,8 +109,9 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):
                 [np.searchsorted(self.classes_, old)[self.labels_], np.searchsorted(self.classes_, y)]
             )
             X = self._in_range(X.astype(self.centres_.dtype, copy=False))
+            weights = self._added_weights(X, self.labels_[len(self.centres_) :])
             self.centres_ = np.concatenate([self.centres_, X])
-            self.log_weights_ = np.concatenate([self.log_weights_, np.zeros(len(X), dtype=X.dtype)])
+            self.log_weights_ = np.concatenate([self.log_weights_, weights])
             if self._built is not None:
                 self._built.add(self._tensor(X))
         if first or (self.sigma == "auto" and len(self.centres_) >= 1.5 * self._tuned_at):
@@ -226,6 +230,20 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):
         labels, theta, k = self._tensor(self.labels_), self._tensor(self.log_weights_), self._k()
         queries, chunk = self._queries(X), max(1, BLOCK // k)
         return predictions(queries, self._engine, labels, theta, self.sigma_, k, len(self.classes_), chunk=chunk)
+
+    def _added_weights(self, X: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Return the log weights of further centres, which are not among the others yet."""
+        old = self.labels_[: len(self.centres_)]
+        weights = np.zeros(len(X), dtype=X.dtype)
+        theta, centres = self._tensor(self.log_weights_), self._tensor(self.centres_)
+        for label in np.unique(labels):
+            rows = labels == label
+            if (old == label).any():
+                weights[rows] = self.log_weights_[old == label].mean()
+                continue
+            found = added_log_weight(self._engine, centres, theta, self.sigma_, self._tensor(X[rows]), self._k())
+            weights[rows] = 0.0 if found is None else found
+        return weights
 
     def _tune(self) -> None:
         """Set ``sigma_`` and, where asked, the weights, by the leave-one-out loss of the centres."""

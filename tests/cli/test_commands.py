@@ -162,7 +162,13 @@ def test_search(home, ask):
 def test_add_and_remove(home, model, ask):
     before = ask("classify", model, home / "fresh", "--json")[1]
     done = nngk("add", model, "stripes", home / "stripes", "--json")
-    assert done.returncode == 0 and json.loads(done.stdout) == {"class": "stripes", "added": 5, "images": 5}
+    assert done.returncode == 0
+    said = json.loads(done.stdout)
+    assert set(said.pop("taken")) <= {"disc", "frame", "cross"}
+    assert said == {"class": "stripes", "added": 5, "images": 5}
+    assert "Every image given for 'stripes'" in ask("add", model, "stripes", home / "stripes")[2]
+    code, _, err = ask("add", model, "Stripes", home / "fresh")
+    assert code == 1 and "has a class 'stripes'" in err and "--yes" in err
     during = json.loads(ask("classify", model, home / "stripes", "--json")[1])
     assert sum(a["nearest"] == "stripes" for a in during) >= 3
     assert all(a["image"] in [e["image"] for e in a["evidence"]] for a in during)
@@ -171,6 +177,26 @@ def test_add_and_remove(home, model, ask):
     assert ask("classify", model, home / "fresh", "--json")[1] == before
     assert "has 5 images now" in ask("add", model, "stripes", home / "stripes")[1]
     assert "3 classes remain" in ask("remove", model, "stripes")[1]
+
+
+@pytest.mark.thorough
+def test_rename_and_merge(home, model, ask):
+    done = nngk("rename", model, "disc", "ball", "--json")
+    assert done.returncode == 0 and json.loads(done.stdout) == {"class": "ball", "was": "disc"}
+    done = nngk("merge", model, "frame", "ball", "--json")
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(ask("info", model, "--json")[1])
+    assert set(facts["classes"]) == {"ball", "cross"} and facts["classes"]["ball"] == json.loads(done.stdout)["images"]
+    assert sum(facts["classes"].values()) == 22
+    for words, message in (
+        (("rename", model, "frame", "x"), "has no class 'frame'"),
+        (("rename", model, "ball", "cross"), "Merge the two"),
+        (("merge", model, "ball", "ball"), "name two to merge"),
+    ):
+        code, _, err = ask(*words)
+        assert code == 1 and message in err
+    assert "is called" in ask("rename", model, "ball", "round")[1]
+    assert "1 classes remain" in ask("merge", model, "round", "cross")[1]
 
 
 def test_info(home, ask):

@@ -186,7 +186,7 @@ def test_calibration_leaves_out_what_the_model_holds():
     model.add("shown", photos[:5])
     assert model.calibrate(photos, 0.05) == 25
     before = model.familiar
-    with pytest.raises(InputError, match="20 photos or more are needed .* got 19; 5 more are in the model already"):
+    with pytest.raises(InputError, match=r"20 photos or more are needed .* got 19; 5 more are in the model already"):
         model.calibrate(photos[:24], 0.05)
     with pytest.raises(InputError, match="got 0"):
         model.calibrate([])

@@ -22,6 +22,8 @@ COMMANDS = {
     "evaluate": ("nngk.cli.use_model", "Measure a model on labelled images."),
     "info": ("nngk.cli.use_model", "Show what a model folder holds."),
     "add": ("nngk.cli.change_model", "Teach a model a class by showing it images, without training."),
+    "rename": ("nngk.cli.change_model", "Give a class of a model another name."),
+    "merge": ("nngk.cli.change_model", "Make two classes of a model one."),
     "remove": ("nngk.cli.change_model", "Make a model forget a class."),
     "calibrate": ("nngk.cli.change_model", "Set where a model's answer becomes 'unknown', from your own photos."),
     "serve": ("nngk.cli.serve", "Serve a model over HTTP: a page for people and an API for programs."),

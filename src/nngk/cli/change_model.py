@@ -1,4 +1,4 @@
-"""Commands that change a model: ``add``, ``remove`` and ``calibrate``."""
+"""Commands that change a model: ``add``, ``rename``, ``merge``, ``remove`` and ``calibrate``."""
 
 import json
 from pathlib import Path
@@ -14,20 +14,61 @@ from nngk.defaults import FALSE_ALARMS
 @model_argument
 @click.argument("name")
 @images_argument
+@click.option("--yes", is_flag=True, help="Add a class whose name is nearly that of another.")
 @device_option
 @json_option
-def add_command(model: Path, name: str, images: tuple[Path, ...], device: str, as_json: bool) -> None:
+def add_command(model: Path, name: str, images: tuple[Path, ...], yes: bool, device: str, as_json: bool) -> None:
     """Teach a model the class NAME by showing it IMAGES (files or folders), without training. A class that the model
-    knows gets more images."""
+    knows gets more images. Says how many known images would be called NAME from now on."""
     paths = image_files(images)
+    from nngk.model.adding import taken_over
     from nngk.model.model import Model
 
     with Model.changing(model, device) as m:
-        total = m.add(name, paths)
+        before = m.classes
+        total = m.add(name, paths, sure=yes)
+        added = len(m.classes.centres) - len(before.centres)
+        lost = taken_over(before, m.classes, name, m.sigma, m.n_neighbours)
+        if not as_json:
+            for other, (count, size) in lost.items():
+                click.echo(f"{count} of {size} photos of {other} would now be called {name}.")
     if as_json:
-        click.echo(json.dumps({"class": name, "added": len(paths), "images": total}))
+        taken = {other: count for other, (count, _) in lost.items()}
+        click.echo(json.dumps({"class": name, "added": added, "images": total, "taken": taken}))
+        return
+    twice = f" {len(paths) - added} were there already." if added < len(paths) else ""
+    click.echo(f"'{name}' has {total} images now, {added} of them new.{twice}")
+
+
+@click.command("rename")
+@model_argument
+@click.argument("name")
+@click.argument("new_name")
+@json_option
+def rename_command(model: Path, name: str, new_name: str, as_json: bool) -> None:
+    """Give the class NAME of a model the name NEW_NAME."""
+    from nngk.model.model import Model
+
+    with Model.changing(model, "cpu") as m:  # nothing is computed
+        m.rename(name, new_name)
+    click.echo(json.dumps({"class": new_name, "was": name}) if as_json else f"'{name}' is called '{new_name}' now.")
+
+
+@click.command("merge")
+@model_argument
+@click.argument("name")
+@click.argument("into")
+@json_option
+def merge_command(model: Path, name: str, into: str, as_json: bool) -> None:
+    """Make the images of the class NAME images of the class INTO; NAME is no class any more."""
+    from nngk.model.model import Model
+
+    with Model.changing(model, "cpu") as m:  # nothing is computed
+        total = m.merge(name, into)
+    if as_json:
+        click.echo(json.dumps({"class": into, "merged": name, "images": total}))
     else:
-        click.echo(f"'{name}' has {total} images now, {len(paths)} of them new.")
+        click.echo(f"'{into}' has {total} images now; {len(m.class_names)} classes remain.")
 
 
 @click.command("remove")

@@ -1,5 +1,6 @@
 """The classes that a model knows, and how one is learned or forgotten without training."""
 
+import difflib
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -67,10 +68,16 @@ class Classes:
 
 
 def with_images(
-    known: Classes, name: str, rows: Tensor, sources: list[str], coordinates: Tensor | None = None
+    known: Classes,
+    name: str,
+    rows: Tensor,
+    sources: list[str],
+    coordinates: Tensor | None = None,
+    weight: float | None = None,
 ) -> Classes:
     """Return the classes with the embeddings ``rows`` (n, dim) as centres of ``name``, which may be new or known.
 
+    ``weight`` is θ of the centres of a new class; without it the class weighs in all what a class weighs on average.
     Where the coordinates of the known images are kept, those of the new ones are needed too.
     """
     if known.coordinates is not None and coordinates is None:
@@ -80,11 +87,15 @@ def with_images(
         softmax = None  # its layer could not learn from the new images: from now on the kernels answer
     names = known.names if name in known.names else [*known.names, name]
     label = names.index(name)
+    if weight is None or name in known.names:
+        theta = _shown_weight(known, label, len(rows))
+    else:
+        theta = known.theta.new_tensor(weight)
     return Classes(
         names,
         torch.cat([known.centres, rows]),
         torch.cat([known.labels, known.labels.new_full((len(rows),), label)]),
-        torch.cat([known.theta, _shown_weight(known, label, len(rows)).expand(len(rows))]),
+        torch.cat([known.theta, theta.expand(len(rows))]),
         known.sources + sources,
         softmax,
         _joined(known.coordinates, coordinates),
@@ -93,9 +104,7 @@ def with_images(
 
 def without_class(known: Classes, name: str) -> Classes:
     """Return the classes without ``name``. Raise InputError if it is not one of them."""
-    if name not in known.names:
-        listed = ", ".join(known.names[:10]) + (", …" if len(known.names) > 10 else "")
-        raise InputError(f"The model has no class '{name}'; it knows: {listed or 'none'}.")
+    require_class(known, name)
     label = known.names.index(name)
     left = keeping(known, ~known.of(name))
     softmax = known.softmax
@@ -104,6 +113,53 @@ def without_class(known: Classes, name: str) -> Classes:
         softmax = softmax | {key: softmax[key][rows] for key in ("weight", "bias")}
     names = known.names[:label] + known.names[label + 1 :]
     return replace(left, names=names, labels=left.labels - (left.labels > label).long(), softmax=softmax)
+
+
+def renamed(known: Classes, old: str, new: str) -> Classes:
+    """Return the classes with another name for ``old``. Raise InputError if the new one is taken."""
+    require_class(known, old)
+    if new in known.names:
+        raise InputError(f"The model has a class '{new}' already. Merge the two to make them one.")
+    return replace(known, names=[new if name == old else name for name in known.names])
+
+
+def merged(known: Classes, name: str, into: str) -> Classes:
+    """Return the classes with the images of ``name`` among those of ``into``."""
+    require_class(known, name)
+    require_class(known, into)
+    if name == into:
+        raise InputError(f"'{name}' is one class already: name two to merge.")
+    gone, kept = known.names.index(name), known.names.index(into)
+    labels = known.labels.masked_fill(known.labels == gone, kept)
+    names = known.names[:gone] + known.names[gone + 1 :]
+    # A softmax layer has no row for both together: from now on the kernels answer.
+    return replace(known, names=names, labels=labels - (labels > gone).long(), softmax=None)
+
+
+def require_class(known: Classes, name: str) -> None:
+    """Raise InputError if a class is not among the known ones."""
+    if name not in known.names:
+        listed = ", ".join(known.names[:10]) + (", …" if len(known.names) > 10 else "")
+        raise InputError(f"The model has no class '{name}'; it knows: {listed or 'none'}.")
+
+
+def similar_name(known: Classes, name: str) -> str | None:
+    """Return the known class whose name is nearly ``name``, if any; names that differ in a number are not similar.
+
+    >>> none = torch.zeros(0)
+    >>> known = Classes(["red kite", "type 1"], none.view(0, 2), none.long(), none, [])
+    >>> similar_name(known, "Red Kite"), similar_name(known, "type 2"), similar_name(known, "red kite")
+    ('red kite', None, None)
+    """
+    if name in known.names:
+        return None
+    plain = {other.casefold(): other for other in known.names if _digits(other) == _digits(name)}
+    near = difflib.get_close_matches(name.casefold(), plain, 1, cutoff=0.85)
+    return plain[near[0]] if near else None
+
+
+def _digits(text: str) -> str:
+    return "".join(letter for letter in text if letter.isdigit())
 
 
 def keeping(known: Classes, kept: Tensor) -> Classes:
@@ -136,8 +192,18 @@ def _joined(known: Tensor | None, new: Tensor | None) -> Tensor | None:
 
 
 def coincide(squared: Tensor, x: Tensor) -> Tensor:
-    """Return which embeddings (n, dim) lie, but for rounding, at a centre at these squared distances (n,)."""
-    return squared <= 1e-8 * x.to(squared).square().sum(1)
+    """Return where embeddings (n, dim) lie, but for rounding, at centres at these squared distances (n, k)."""
+    return squared <= 1e-8 * x.to(squared).square().sum(1, keepdim=True)
+
+
+def first_of_each(known: Classes, name: str, rows: Tensor) -> Tensor:
+    """Return the places of the embeddings ``rows`` (n, dim) that are new to a class: neither there nor twice."""
+    there = known.centres[known.of(name)] if name in known.names else known.centres[:0]
+    pairs = torch.cdist(rows.double(), torch.cat([there, rows]).double()).square()
+    same = coincide(pairs, rows.double())
+    earlier = torch.ones(len(rows), len(rows), dtype=torch.bool, device=rows.device).tril(-1)
+    met = torch.cat([earlier.new_ones(len(rows), len(there)), earlier], 1)
+    return (~(same & met).any(1)).nonzero().flatten()
 
 
 def require_numbers(what: str, tensor: Tensor, shape: tuple[int | None, ...]) -> None:

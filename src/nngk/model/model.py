@@ -15,8 +15,18 @@ from nngk.device import pick_device
 from nngk.errors import InputError, whole_number
 from nngk.kernel.predict import Prediction, predict
 from nngk.model import storage
+from nngk.model.adding import added_log_weight
 from nngk.model.answers import Answer, Evidence
-from nngk.model.classes import Classes, coincide, with_images, without_class
+from nngk.model.classes import (
+    Classes,
+    coincide,
+    first_of_each,
+    merged,
+    renamed,
+    similar_name,
+    with_images,
+    without_class,
+)
 from nngk.model.features import Described, Describer, feature_width
 from nngk.model.pictures import Picture, Pictures, as_list, name_of
 from nngk.model.pretend import learn_familiar
@@ -347,7 +357,7 @@ class Model:
         new = torch.zeros(0, dtype=torch.bool)
         if pictures:
             found = self.predict(seen.embeddings)
-            new = ~coincide(found.squared[:, 0], seen.embeddings).cpu()
+            new = ~coincide(found.squared[:, :1], seen.embeddings).squeeze(1).cpu()
         if int(new.sum()) < needed:
             held = f"; {int((~new).sum())} more are in the model already" if not new.all() else ""
             raise InputError(
@@ -361,13 +371,22 @@ class Model:
 
     # -- classes that come and go
 
-    def add(self, name: str, images: Picture | Sequence[Picture]) -> int:
+    def add(self, name: str, images: Picture | Sequence[Picture], *, sure: bool = False) -> int:
         """Learn a class by being shown it, at once and without training; return how many images it has now.
 
-        The images' embeddings become centres. A name that the model knows already gets more images.
+        The images' embeddings become centres. A new class weighs what lowers the loss most, of its own images and of
+        those around them (:func:`nngk.model.adding.added_log_weight`). A name that the model knows already gets more
+        images; an image that its class has already is left out. A name that is nearly that of a known class raises
+        InputError unless ``sure``.
         """
         if not isinstance(name, str) or not name:
             raise InputError(f"A class needs a name, a text; got {name!r}.")
+        near = None if sure else similar_name(self.classes, name)
+        if near is not None:
+            raise InputError(
+                f"The model has a class '{near}', and '{name}' is nearly the same. Add to that one, or say that "
+                "you are sure (--yes; sure=True in Python)."
+            )
         pictures, _ = as_list(images)
         if not pictures:
             raise InputError(f"No images were given for the class '{name}'.")
@@ -377,10 +396,15 @@ class Model:
             raise InputError(
                 f"The embeddings of the images for '{name}' are NaN or infinite; the model may be damaged."
             )
-        sources = [name_of(picture, name, i) for i, picture in enumerate(pictures)]
-        space = self.familiar.space
-        coordinates = None if space is None else space.coordinates(seen.features)
-        self.classes = with_images(self.classes, name, rows, sources, coordinates)
+        chosen = first_of_each(self.classes, name, rows)
+        if not len(chosen):
+            raise InputError(f"Every image given for '{name}' is in the model already.")
+        sources = [name_of(pictures[i], name, i) for i in chosen.tolist()]
+        space, rows = self.familiar.space, rows[chosen]
+        coordinates = None if space is None else space.coordinates(seen.features[chosen.to(seen.features.device)])
+        k = self.n_neighbours or len(self.centres)
+        weight = added_log_weight(self.classes.engine, self.centres, self.theta, self.sigma, rows, k)
+        self.classes = with_images(self.classes, name, rows, sources, coordinates, weight)
         return int(self.classes.of(name).sum())
 
     def remove(self, name: str) -> int:
@@ -388,3 +412,14 @@ class Model:
         before = len(self.centres)
         self.classes = without_class(self.classes, name)
         return before - len(self.centres)
+
+    def rename(self, name: str, to: str) -> None:
+        """Give a class another name."""
+        if not isinstance(to, str) or not to:
+            raise InputError(f"A class needs a name, a text; got {to!r}.")
+        self.classes = renamed(self.classes, name, to)
+
+    def merge(self, name: str, into: str) -> int:
+        """Make the images of one class those of another; return how many that one has now."""
+        self.classes = merged(self.classes, name, into)
+        return int(self.classes.of(into).sum())

@@ -1,0 +1,91 @@
+"""How much the centres of a new class should weigh, and what they take from the classes around them."""
+
+import torch
+from torch import Tensor
+
+from nngk.kernel.formulas import log_kernels, squared_distances
+from nngk.kernel.predict import answer
+from nngk.model.classes import Classes
+from nngk.search import Engine
+
+LIMIT = 50.0  # of a log weight: beyond it nothing changes any more
+
+
+def added_log_weight(
+    engine: Engine, centres: Tensor, theta: Tensor, sigma: float, rows: Tensor, k: int
+) -> float | None:
+    """Return θ of the new centres ``rows`` (n, dim) of one class that lowers the leave-one-out loss most.
+
+    The loss is summed over the new images, each left out in turn, and over the old ones around them, whose class the
+    new one may take from them; one number is solved for, and nothing else changes. Return None for a single image,
+    which leaves none to recognise it by.
+    """
+    if len(rows) < 2 or not len(centres):
+        return None
+    k = min(k, len(centres))
+    squared, found = engine.search(rows, k)
+    near = found[found >= 0].unique().to(centres.device)
+    rivals = _log_sums(squared, sigma, theta[found.clamp(min=0)])  # what the old centres say at each new image
+    others = ~torch.eye(len(rows), dtype=torch.bool, device=rows.device)
+    between = torch.cdist(rows.double(), rows.double()).square().masked_fill(~others, torch.inf)
+    own = _log_sums(between, sigma)  # what the other new images say there, at weight one
+    reached = _log_sums(torch.cdist(centres[near].double(), rows.double()).square(), sigma)
+    held = _held(engine, centres, theta, sigma, near, k)
+    return balanced_weight(own, rivals, reached, held)
+
+
+def balanced_weight(own: Tensor, rivals: Tensor, reached: Tensor, held: Tensor) -> float:
+    """Return the t with the least ``Σ ln(1 + exp(rivals - own - t)) + Σ ln(1 + exp(reached + t - held))``.
+
+    The sums are over new images and over old ones. The loss is convex in t, so its slope is bisected.
+
+    >>> round(balanced_weight(*(torch.tensor([x]).double() for x in (0.0, 3.0, 0.0, 1.0))), 6)
+    2.0
+    """
+    low, high = -LIMIT, LIMIT
+    while high - low > 1e-9:
+        middle = (low + high) / 2
+        slope = torch.sigmoid(reached + middle - held).sum() - torch.sigmoid(rivals - own - middle).sum()
+        low, high = (low, middle) if slope > 0 else (middle, high)
+    return (low + high) / 2
+
+
+def _held(engine: Engine, centres: Tensor, theta: Tensor, sigma: float, near: Tensor, k: int) -> Tensor:
+    """Return what all centres but its own say at each of the ``near`` old images."""
+    _, found = engine.search(centres[near], min(k + 1, len(centres)))
+    found = found.to(near.device)
+    found = found.masked_fill(found == near[:, None], -1)
+    return _log_sums(squared_distances(centres[near], centres, found), sigma, theta[found.clamp(min=0)])
+
+
+def _log_sums(squared: Tensor, sigma: float, theta: Tensor | None = None) -> Tensor:
+    """Return the logarithm of the summed kernels in float64; a finite floor stands for none at all."""
+    values = log_kernels(squared.double().cpu(), sigma, None if theta is None else theta.double().cpu())
+    return values.logsumexp(1).clamp(min=-1e12)
+
+
+def taken_over(before: Classes, after: Classes, name: str, sigma: float, k: int | None) -> dict[str, tuple[int, int]]:
+    """Return how many images of each class would be called ``name`` now, and how many images it has.
+
+    Counted are the images, each judged by the others, that were answered right before ``name`` had its new centres.
+    """
+    if not len(before.centres) or name not in after.names:
+        return {}
+    label, many = after.names.index(name), k or len(after.centres)
+    shown = after.centres[len(before.centres) :]
+    near = before.engine.search(shown, min(many, len(before.centres)))[1]
+    asked = near[near >= 0].unique().to(before.labels.device)
+    asked = asked[before.labels[asked] != label]
+    answers = [_left_out(classes, asked, sigma, many) for classes in (before, after)]
+    lost = asked[(answers[0] == before.labels[asked]) & (answers[1] == label)]
+    counts = torch.bincount(before.labels[lost], minlength=len(before.names)).tolist()
+    sizes = torch.bincount(before.labels, minlength=len(before.names)).tolist()
+    return {before.names[i]: (count, sizes[i]) for i, count in enumerate(counts) if count}
+
+
+def _left_out(known: Classes, asked: Tensor, sigma: float, k: int) -> Tensor:
+    """Return the label that the other centres give each of the ``asked`` ones."""
+    found = known.engine.search(known.centres[asked], min(k + 1, len(known.centres)))[1].to(asked.device)
+    found = found.masked_fill(found == asked[:, None], -1)
+    squared = squared_distances(known.centres[asked], known.centres, found)
+    return answer(squared, found, known.labels, known.theta, sigma, len(known.names)).log_probabilities.argmax(1)

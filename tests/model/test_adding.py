@@ -1,0 +1,109 @@
+"""Weights of added classes: the loss by plain loops, and what it does to the classes around them."""
+
+import math
+
+import pytest
+import torch
+
+from nngk.errors import InputError
+from nngk.model.adding import added_log_weight, taken_over
+from nngk.model.classes import Classes, first_of_each, merged, renamed, similar_name, with_images
+
+
+def neighbours(seed=0, classes=4, each=8, new=5, dim=3):
+    """Classes that overlap, and rows of one more among them."""
+    generator = torch.Generator().manual_seed(seed)
+    means = 1.5 * torch.randn(classes + 1, dim, generator=generator)
+    labels = torch.arange(classes).repeat_interleave(each)
+    centres = means[labels] + torch.randn(len(labels), dim, generator=generator)
+    theta = 0.5 * torch.randn(len(labels), generator=generator)
+    known = Classes([f"class {i}" for i in range(classes)], centres, labels, theta, [""] * len(labels))
+    return known, means[classes] + torch.randn(new, dim, generator=generator)
+
+
+def loss(known, rows, sigma, t):
+    """The leave-one-out loss of the new images and of all old ones, in float64 and by loops."""
+    c, x, theta = known.centres.double(), rows.double(), known.theta.double()
+
+    def kernel(a, b):
+        return math.exp(-float((a - b).square().sum()) / (2 * sigma**2))
+
+    total = 0.0
+    for i in range(len(x)):
+        own = math.exp(t) * sum(kernel(x[i], x[j]) for j in range(len(x)) if j != i)
+        old = sum(math.exp(theta[j]) * kernel(x[i], c[j]) for j in range(len(c)))
+        total -= math.log(own / (own + old))
+    for i in range(len(c)):
+        held = sum(math.exp(theta[j]) * kernel(c[i], c[j]) for j in range(len(c)) if j != i)
+        reached = math.exp(t) * sum(kernel(c[i], x[j]) for j in range(len(x)))
+        total -= math.log(held / (held + reached))
+    return total
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_other_weight_has_a_lower_loss(seed):
+    known, rows = neighbours(seed)
+    found = added_log_weight(known.engine, known.centres, known.theta, 1.0, rows, len(known.centres))
+    least = loss(known, rows, 1.0, found)
+    assert all(least <= loss(known, rows, 1.0, found + step) + 1e-9 for step in (-2, -0.1, -0.01, 0.01, 0.1, 2))
+
+
+def test_one_image_or_no_classes_leave_nothing_to_solve():
+    known, rows = neighbours()
+    assert added_log_weight(known.engine, known.centres, known.theta, 1.0, rows[:1], 10) is None
+    empty = Classes([], rows[:0], torch.zeros(0).long(), torch.zeros(0), [])
+    assert added_log_weight(empty.engine, empty.centres, empty.theta, 1.0, rows, 10) is None
+
+
+@pytest.mark.parametrize("far", [0.0, 1e4])
+def test_weights_are_finite_at_any_distance(far):
+    known, rows = neighbours()
+    same = torch.zeros_like(rows) + far
+    for new in (rows + far, same):
+        assert math.isfinite(added_log_weight(known.engine, known.centres, known.theta, 0.01, new, 5))
+
+
+def test_what_a_class_takes_by_plain_loops():
+    known, rows = neighbours(2)
+    after = with_images(known, "new", rows, ["new"] * len(rows), weight=3.0)
+
+    def answers(classes, i):
+        d = (classes.centres.double() - classes.centres[i].double()).square().sum(1)
+        kernels = (classes.theta.double() - d / 2).exp()
+        kernels[i] = 0
+        return int(torch.zeros(len(classes.names)).double().index_add_(0, classes.labels, kernels).argmax())
+
+    expected = {}
+    for i, label in enumerate(known.labels.tolist()):
+        if answers(known, i) == label and answers(after, i) == len(known.names):
+            count, size = expected.get(known.names[label], (0, 8))
+            expected[known.names[label]] = (count + 1, size)
+    assert taken_over(known, after, "new", 1.0, None) == expected and expected
+
+
+def test_the_same_image_twice():
+    known, rows = neighbours()
+    both = torch.cat([rows, rows[:2], known.centres[:1]])
+    assert first_of_each(known, "new", both).tolist() == [0, 1, 2, 3, 4, 7]
+    assert first_of_each(known, "class 0", both).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_rename_and_merge():
+    known, _ = neighbours()
+    other = renamed(known, "class 1", "kite")
+    assert other.names == ["class 0", "kite", "class 2", "class 3"] and torch.equal(other.labels, known.labels)
+    one = merged(other, "class 0", "class 3")
+    assert one.names == ["kite", "class 2", "class 3"] and int(one.of("class 3").sum()) == 16
+    assert torch.equal(one.of("kite"), known.of("class 1"))
+    for call in (lambda: renamed(known, "x", "y"), lambda: merged(known, "x", "class 1")):
+        with pytest.raises(InputError, match="has no class 'x'"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("buzard", "buzzard"), ("Buzzard", "buzzard"), ("buzzard", None), ("owl", None), ("class 7", None)],
+)
+def test_names_that_are_nearly_the_same(name, near):
+    known, _ = neighbours()
+    assert similar_name(renamed(known, "class 0", "buzzard"), name) == near
