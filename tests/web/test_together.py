@@ -51,9 +51,9 @@ def test_many_clients_while_classes_are_added(folder):
         clients = [pool.submit(ask_until, stop, server, number, heard) for number in range(32)]
         try:
             for version, (name, numbers) in enumerate((("yellow", (0, 1, 2)), ("violet", (0, 1)), ("violet", (2,))), 1):
-                wait_for(lambda v=version: heard.count(v) >= 40)  # answers come from before, between and after
+                wait_for(lambda v=version: heard.count(v) >= 25)  # answers come from before, between and after
                 assert teach(client, name, name, numbers).status_code == 200
-            wait_for(lambda: heard.count(4) >= 40)
+            wait_for(lambda: heard.count(4) >= 25)
         finally:
             stop.set()
         assert [wrong for each in clients for wrong in each.result(60)] == []
@@ -129,7 +129,7 @@ def test_no_request_that_the_description_allows_breaks_the_server(folder):
     from hypothesis import HealthCheck, Phase, given, settings
 
     few = settings(
-        max_examples=3,
+        max_examples=2,
         deadline=None,
         database=None,
         derandomize=True,
