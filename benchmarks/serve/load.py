@@ -12,6 +12,7 @@ import http.client
 import io
 import json
 import os
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -151,7 +152,7 @@ class Load:
         connection = http.client.HTTPConnection(self.host, self.port, timeout=120)
         while time.perf_counter() + pause < self.end:
             time.sleep(pause)
-            body, headers = form({"name": f"added {self.added}"}, [("images", picture(10_000 + self.added))])
+            body, headers = form({"name": secrets.token_hex(8)}, [("images", picture(10_000 + self.added))])
             try:
                 self.post(connection, "/classes", body, headers | {"Authorization": f"Bearer {TOKEN}"})
                 self.added += 1
