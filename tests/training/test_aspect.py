@@ -11,8 +11,9 @@ from nngk.data import FlatPictures, centre_crop, fitted, read_images, squares
 from nngk.files import write_record
 from nngk.model.evaluate import evaluate_model
 from nngk.model.model import Model
-from nngk.training import feed, loop
+from nngk.training import feed
 from nngk.training.loop import train
+from nngk.training.outset import same_settings
 from runs import make_run, settings
 from shapes import picture
 
@@ -78,7 +79,7 @@ def test_a_run_from_before_goes_on_squashing(tmp_path):
     before = settings(squash=True)
     values = {name: value for name, value in before.to_dict().items() if name != "squash"}
     (tmp_path / "run" / "settings.json").write_text(json.dumps(values))
-    assert loop._same_settings(tmp_path / "run", settings(), []) == before
+    assert same_settings(tmp_path / "run", settings(), []) == before
 
 
 def test_neither_caches_nor_features_are_mistaken(photos, tmp_path):

@@ -9,6 +9,7 @@ from nngk.errors import InputError
 from nngk.files import write_json
 from nngk.training import feed, loop
 from nngk.training.graphs import Replayed, own_gradients
+from nngk.training.outset import same_settings
 from nngk.training.settings import Settings
 from runs import make_run
 from shapes import TINY
@@ -63,7 +64,7 @@ def test_a_resumed_run_may_change_its_machine(data, tmp_path):
     (tmp_path / "run" / "checkpoint.json").write_text("{}")
     write_json(tmp_path / "run" / "settings.json", asked.to_dict())
     changed = Settings(**{**TINY, "compile": "off", "resident_gib": 0.0})
-    assert loop._same_settings(tmp_path / "run", changed, ["compile", "resident_gib"]) == changed
+    assert same_settings(tmp_path / "run", changed, ["compile", "resident_gib"]) == changed
 
 
 def test_refusals():
