@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "bank": {"kernel", "search"},
     "losses": {"kernel", "bank", "search", "data"},
     "model": {"kernel", "bank", "search", "data", "networks", "metrics"},
-    "sklearn": {"kernel", "search"},
+    "sklearn": {"kernel", "search", "model"},
     "training": {"kernel", "bank", "losses", "search", "data", "networks", "metrics", "model"},
     "web": {"model", "networks", "data"},
     "experiments": {"kernel", "bank", "losses", "search", "data", "networks", "metrics", "model", "training"},

@@ -103,10 +103,11 @@ def test_learned_weights_lower_the_leave_one_out_loss():
     assert model.log_weights_[wrong].mean() < model.log_weights_[right].mean() - 0.5
 
 
-def test_new_classes_in_parts_equal_all_at_once():
+def test_more_rows_in_parts_equal_all_at_once():
     x, y = make_blobs(60, n_features=3, centers=6, cluster_std=2.0, random_state=0)
     names = np.array(["f", "b", "d", "a", "c", "e"])[y]
-    order = np.argsort(y, kind="stable")
+    first = np.unique(y, return_index=True)[1]  # one of each class, so that none is new later
+    order = np.concatenate([first, np.setdiff1d(np.arange(60), first)])
     x, names = x[order], names[order]
     whole = KernelClassifier(sigma=2.0).fit(x, names)
     parts = KernelClassifier(sigma=2.0)
@@ -116,6 +117,43 @@ def test_new_classes_in_parts_equal_all_at_once():
     queries = x + 0.5
     np.testing.assert_allclose(parts.predict_proba(queries), whole.predict_proba(queries), rtol=1e-12)
     assert (parts.predict(queries) == whole.predict(queries)).all()
+
+
+def test_new_classes_in_parts_are_all_known():
+    x, y = make_blobs(60, n_features=3, centers=6, random_state=0)
+    names = np.array(["f", "b", "d", "a", "c", "e"])[y]
+    order = np.argsort(y, kind="stable")
+    x, names = x[order], names[order]
+    parts = KernelClassifier(sigma=2.0)
+    for start in range(0, 60, 15):
+        parts.partial_fit(x[start : start + 15], names[start : start + 15])
+    assert parts.classes_.tolist() == list("abcdef") and parts.score(x, names) > 0.9
+
+
+def test_a_new_class_gets_the_weight_of_added_classes():
+    from nngk.model.adding import added_log_weight
+
+    x, y = make_blobs(120, n_features=3, centers=4, cluster_std=3.0, random_state=1)
+    old, new = y < 3, np.flatnonzero(y == 3)[:5]
+    model = KernelClassifier(sigma=1.5).fit(x[old], y[old])
+    centres, theta = torch.from_numpy(x[old]), torch.zeros(int(old.sum())).double()
+    expected = added_log_weight(Exact(centres), centres, theta, 1.5, torch.from_numpy(x[new]), len(centres))
+    model.partial_fit(x[new], y[new])
+    assert model.log_weights_[-5:] == pytest.approx(expected) and not model.log_weights_[:-5].any()
+    model.partial_fit(x[new] + 0.1, y[new])
+    assert model.log_weights_[-5:] == pytest.approx(expected)  # as the rest of its class
+
+
+def test_rows_of_unknown_classes_score_higher():
+    x, y = make_blobs(400, n_features=8, centers=8, cluster_std=1.5, random_state=2)
+    known, new = y < 6, np.arange(400) % 3 == 0
+    model = KernelClassifier().fit(x[known & ~new], y[known & ~new])
+    usual, strange = model.unknown_score(x[known & new]), model.unknown_score(x[~known])
+    assert np.mean(usual > 0.5) < 0.3 < 0.7 < np.mean(strange > 0.5)
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.unknown_score(x), model.unknown_score(x))
+    model.partial_fit(x[~known], y[~known])
+    assert np.mean(model.unknown_score(x[~known]) > 0.5) < 0.3
 
 
 def test_partial_fit_tunes_sigma_as_the_centres_grow():

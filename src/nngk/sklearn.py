@@ -1,6 +1,7 @@
 """The kernel classifier for vectors, with scikit-learn's interface."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -10,9 +11,12 @@ from torch import Tensor
 from nngk.defaults import NARROWEST, WIDEST
 from nngk.errors import InputError, MissingExtra
 from nngk.kernel.formulas import attention_difference, log_kernels
-from nngk.kernel.predict import Prediction, predictions
+from nngk.kernel.predict import Prediction, predict, predictions
 from nngk.kernel.sigma import best_sigma
 from nngk.model.adding import added_log_weight
+from nngk.model.classes import Classes
+from nngk.model.pretend import learn_familiar
+from nngk.model.unknown import Familiar, measured
 from nngk.search import Engine, Exact
 
 try:
@@ -54,6 +58,7 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):
     log_weights_: np.ndarray
     sigma_: float
     _built: Engine | None
+    _known: tuple[Classes, Familiar] | None  # what the unknown score is made of, once it was asked for
     _tuned_at: int
 
     def __init__(
@@ -98,6 +103,7 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):
         X, y = validate_data(self, X, y, dtype=(np.float64, np.float32), reset=first)
         check_classification_targets(y)
         known = [y] if classes is None else [y, np.asarray(classes)]
+        self._known = None
         if first:
             self.classes_ = np.unique(np.concatenate(known))
             self.labels_ = np.searchsorted(self.classes_, y)
@@ -134,6 +140,26 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):
     def score_samples(self, X: Any) -> np.ndarray:
         """Return the logarithm of the summed kernels around every row (n,): low where nothing is near."""
         return np.concatenate([found.log_density.cpu().numpy() for found in self._answers(X)])
+
+    def unknown_score(self, X: Any) -> np.ndarray:
+        """Return how unknown every row is (n,), from 0 to 1: above one half it is unlike all classes.
+
+        At one half, 5% of new rows of known classes are taken for unknown. The score is found when it is first asked
+        for: some classes pretend to be unknown, as at the end of training a network (``nngk.model.pretend``).
+        """
+        check_is_fitted(self)
+        x = self._queries(X)
+        if self._known is None:
+            names, sources = [str(i) for i in range(len(self.classes_))], [""] * len(self.centres_)
+            labels, theta, centres = map(self._tensor, (self.labels_, self.log_weights_, self.centres_))
+            known = Classes(names, centres, labels, theta, sources)
+            familiar, coordinates = learn_familiar(known, centres, self.sigma_, self._k())
+            self._known = replace(known, coordinates=coordinates), familiar
+        known, familiar = self._known
+        found = predict(x, known.engine, known.labels, known.theta, self.sigma_, self._k(), len(known.names))
+        space = familiar.space
+        alike = familiar.alike(measured(found, known, None if space is None else space.coordinates(x)))
+        return np.asarray(familiar.score(alike).numpy())
 
     def kneighbors(
         self,
@@ -181,7 +207,7 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):
             )
         self.centres_ = np.array(X, order="C")
         self.log_weights_ = np.zeros(len(X), dtype=X.dtype)
-        self._built = self._build()
+        self._built, self._known = self._build(), None
 
     def _build(self) -> Engine:
         engine = (self.engine or Exact)()
@@ -198,7 +224,7 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):
     def __getstate__(self) -> dict[str, Any]:
         # An engine may be compiled code; the centres it is built from are in the state.
         state: dict[str, Any] = super().__getstate__()
-        return {**state, "_built": None} if "_built" in state else state
+        return {**state, "_built": None, "_known": None} if "_built" in state else state
 
     def _k(self) -> int:
         """Return how many centres a query meets."""
