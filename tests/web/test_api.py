@@ -145,7 +145,6 @@ def test_pictures_without_a_class_are_cleared_at_the_next_start(folder):
         assert all(client.get(f"/photos/{each}").status_code == 200 for each in listed)
 
 
-@pytest.mark.skipif(not hasattr(Model, "rename"), reason="the model has no rename and merge")
 def test_rename_and_merge(folder):
     with serving(folder) as server, server.client() as client:
         assert client.post("/classes/rename", json={"old": "red", "new": "crimson"}).status_code == 200
@@ -158,6 +157,15 @@ def test_rename_and_merge(folder):
         assert counts == {"blue": 24, "green": 12}
         client.post("/undo", json={"change": done.json()["change"]})
         assert sorted(Model.load(folder, "cpu").class_names) == ["blue", "crimson", "green"]
+
+
+def test_a_name_that_is_nearly_known_is_questioned(folder):
+    with serving(folder) as server, server.client() as client:
+        asked = client.post("/classes", data={"name": "Green"}, files=[("images", png("yellow", 1))])
+        assert asked.status_code == 409 and "'green'" in asked.json()["error"]
+        sure = client.post("/classes", data={"name": "Green", "sure": True}, files=[("images", png("yellow", 1))])
+        assert sure.status_code == 200
+        assert {each["name"] for each in client.get("/classes").json()["classes"]} >= {"green", "Green"}
 
 
 def test_a_model_that_knows_nothing_says_so_and_can_be_taught(folder):

@@ -190,7 +190,6 @@ def test_the_classes(open_page, server):
     page.get_by_role("heading", name="violet").wait_for()
 
 
-@pytest.mark.skipif(not hasattr(Model, "rename"), reason="the model has no rename and merge")
 def test_rename_and_merge(open_page, server):
     page = open_page("#classes")
     page.get_by_role("button", name="Unlock").click()

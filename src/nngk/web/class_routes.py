@@ -7,7 +7,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from nngk.errors import InputError
-from nngk.model import Model
+from nngk.model.classes import similar_name
 from nngk.web.photos import small_photo
 from nngk.web.questions import PROBLEMS
 from nngk.web.refusals import as_text
@@ -99,13 +99,22 @@ def change_routes(service: Service) -> APIRouter:
         images: Annotated[
             list[UploadFile], File(min_length=1, max_length=_MOST_PICTURES, description="Pictures of the class.")
         ],
+        sure: Annotated[bool, Form(description="Whether a name that is nearly a known one is meant.")] = False,
     ) -> Changed:
-        """Teach the model a class by showing it pictures; all of them are learned, or none."""
+        """Teach the model a class by showing it pictures; all of them are learned, or none.
+
+        A name that is nearly that of a known class is questioned, with the status 409.
+        """
+        near = None if sure else similar_name(service.served.now.model.classes, name)
+        if near is not None:
+            raise HTTPException(
+                409, f"The model has a class '{near}', and '{name}' is nearly the same. Teach it again if you are sure."
+            )
         pictures = [await service.decoded(image, encoded) for image in images]
         folder = service.served.folder
         return await service.change(
             f"'{name}' was shown {len(pictures)} {'picture' if len(pictures) == 1 else 'pictures'}.",
-            lambda model: model.add(name, [keep(picture, folder) for picture in pictures]),
+            lambda model: model.add(name, [keep(picture, folder) for picture in pictures], sure=True),
         )
 
     @routes.delete("/classes")
@@ -113,25 +122,19 @@ def change_routes(service: Service) -> APIRouter:
         """Make the model forget a class."""
         return await service.change(f"'{name}' is forgotten.", lambda model: model.remove(name))
 
-    if hasattr(Model, "rename"):
+    @routes.post("/classes/rename")
+    async def rename(names: Rename) -> Changed:
+        """Give a class another name."""
+        return await service.change(
+            f"'{names.old}' is now called '{names.new}'.", lambda model: model.rename(names.old, names.new)
+        )
 
-        @routes.post("/classes/rename")
-        async def rename(names: Rename) -> Changed:
-            """Give a class another name."""
-            return await service.change(
-                f"'{names.old}' is now called '{names.new}'.",
-                lambda model: _call(model, "rename", names.old, names.new),
-            )
-
-    if hasattr(Model, "merge"):
-
-        @routes.post("/classes/merge")
-        async def merge(names: Merge) -> Changed:
-            """Make the images of one class images of another."""
-            return await service.change(
-                f"'{names.source}' is part of '{names.target}' now.",
-                lambda model: _call(model, "merge", names.source, names.target),
-            )
+    @routes.post("/classes/merge")
+    async def merge(names: Merge) -> Changed:
+        """Make the images of one class images of another."""
+        return await service.change(
+            f"'{names.source}' is part of '{names.target}' now.", lambda model: model.merge(names.source, names.target)
+        )
 
     @routes.post("/undo")
     async def undo(what: Undo) -> Changed:
@@ -139,7 +142,3 @@ def change_routes(service: Service) -> APIRouter:
         return await service.undo(what.change)
 
     return routes
-
-
-def _call(model: Model, method: str, one: str, other: str) -> None:
-    getattr(model, method)(one, other)

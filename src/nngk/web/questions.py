@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, File, Query, UploadFile
 
-from nngk.model import Answer, Evidence
+from nngk.model import Evidence
 from nngk.web.photos import photo_id, photo_name
 from nngk.web.refusals import as_text
 from nngk.web.schemas import Bar, Classified, Embedded, Found, Photo, Problem
@@ -23,7 +23,6 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
         (504, "The answer took too long."),
     )
 }
-STRANGE = 0.99  # the unknown score from which on a model without a decision of its own calls a picture unknown
 
 
 def question_routes(service: Service) -> APIRouter:
@@ -41,7 +40,7 @@ def question_routes(service: Service) -> APIRouter:
         return Classified(
             label=as_text(answer.label),
             probability=answer.probability,
-            is_unknown=is_unknown(answer),
+            is_unknown=answer.is_unknown,
             unknown=answer.unknown,
             probabilities=[
                 Bar(label=as_text(label), probability=p) for label, p in list(answer.probabilities.items())[:top]
@@ -81,8 +80,3 @@ def photos(found: list[Evidence]) -> list[Photo]:
         )
         for each in found
     ]
-
-
-def is_unknown(answer: Answer) -> bool:
-    """Return the model's decision whether a picture is unlike all that it knows."""
-    return bool(getattr(answer, "is_unknown", answer.unknown > STRANGE))

@@ -47,7 +47,18 @@ function form(fields, files) {
 
 export const classify = (file) => ask("POST", "/classify?evidence=6&top=5", form({}, [["image", file]]));
 export const classes = () => ask("GET", "/classes");
-export const teach = (name, files) => ask("POST", "/classes", form({ name }, files.map((file) => ["images", file])));
+
+// A name that is nearly a known one is questioned once; who gives it again is sure.
+const questioned = new Set();
+export async function teach(name, files) {
+  try {
+    return await ask("POST", "/classes", form({ name, sure: questioned.has(name) }, files.map((file) => ["images", file])));
+  } catch (error) {
+    if (error.status === 409) questioned.add(name);
+    throw error;
+  }
+}
+
 export const remove = (name) => ask("DELETE", `/classes?name=${encodeURIComponent(name)}`);
 export const rename = (old, name) => ask("POST", "/classes/rename", { old, new: name });
 export const merge = (source, target) => ask("POST", "/classes/merge", { source, target });
