@@ -21,8 +21,8 @@ TINY = {
     "batch_size": 8,
     "lr": 1e-3,
     "n_neighbours": 6,
-    "device": "cpu",
     "hold_out": True,
+    "device": "cpu",
 }
 
 
