@@ -8,6 +8,7 @@ import click
 from nngk.cli.options import device_option, folder_or_file, json_option
 from nngk.cli.use_model import image_files, images_argument, model_argument
 from nngk.defaults import FALSE_ALARMS
+from nngk.errors import printable
 
 
 @click.command("add")
@@ -31,13 +32,13 @@ def add_command(model: Path, name: str, images: tuple[Path, ...], yes: bool, dev
         lost = taken_over(before, m.classes, name, m.sigma, m.n_neighbours)
         if not as_json:
             for other, (count, size) in lost.items():
-                click.echo(f"{count} of {size} photos of {other} would now be called {name}.")
+                click.echo(printable(f"{count} of {size} photos of {other} would now be called {name}."))
     if as_json:
         taken = {other: count for other, (count, _) in lost.items()}
         click.echo(json.dumps({"class": name, "added": added, "images": total, "taken": taken}))
         return
     twice = f" {len(paths) - added} were there already." if added < len(paths) else ""
-    click.echo(f"'{name}' has {total} images now, {added} of them new.{twice}")
+    click.echo(printable(f"'{name}' has {total} images now, {added} of them new.{twice}"))
 
 
 @click.command("rename")
@@ -51,7 +52,8 @@ def rename_command(model: Path, name: str, new_name: str, as_json: bool) -> None
 
     with Model.changing(model, "cpu") as m:  # nothing is computed
         m.rename(name, new_name)
-    click.echo(json.dumps({"class": new_name, "was": name}) if as_json else f"'{name}' is called '{new_name}' now.")
+    words = f"'{name}' is called '{new_name}' now."
+    click.echo(json.dumps({"class": new_name, "was": name}) if as_json else printable(words))
 
 
 @click.command("merge")
@@ -68,7 +70,7 @@ def merge_command(model: Path, name: str, into: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"class": into, "merged": name, "images": total}))
     else:
-        click.echo(f"'{into}' has {total} images now; {len(m.class_names)} classes remain.")
+        click.echo(printable(f"'{into}' has {total} images now; {len(m.class_names)} classes remain."))
 
 
 @click.command("remove")
@@ -84,7 +86,7 @@ def remove_command(model: Path, name: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"class": name, "removed": removed}))
     else:
-        click.echo(f"'{name}' and its {removed} images are forgotten; {len(m.class_names)} classes remain.")
+        click.echo(printable(f"'{name}' and its {removed} images are forgotten; {len(m.class_names)} classes remain."))
 
 
 @click.command("calibrate")
@@ -112,4 +114,4 @@ def calibrate_command(model: Path, photos: tuple[Path, ...], false_alarms: float
         click.echo(json.dumps({"photos": used, "left_out": len(paths) - used, "false_alarms": false_alarms}))
         return
     held = f" {len(paths) - used} are in the model already and did not count." if used < len(paths) else ""
-    click.echo(f"Of photos like these {used}, {false_alarms:.1%} will be called unknown.{held}")
+    click.echo(printable(f"Of photos like these {used}, {false_alarms:.1%} will be called unknown.{held}"))

@@ -15,7 +15,7 @@ from nngk.cli.options import (
     folder_or_file,
     json_option,
 )
-from nngk.errors import InputError
+from nngk.errors import InputError, printable
 
 if TYPE_CHECKING:
     from nngk.model import Answer
@@ -63,13 +63,13 @@ def classify_command(
         click.echo(json.dumps([_row(path, answer) for path, answer in zip(paths, answers)]))
         return
     for path, answer in zip(paths, answers):
-        click.echo(f"{path}: {answer}  ({answer.familiarity()})")
+        click.echo(printable(f"{path}: {answer}  ({answer.familiarity()})"))
         for name, probability in list(answer.probabilities.items())[:top]:
-            click.echo(f"  {probability:7.2%}  {name}")
+            click.echo(printable(f"  {probability:7.2%}  {name}"))
         for e in answer.evidence:
             # A softmax layer says its answer without them; they are what the kernels would have gone by.
             why = "because of" if m.classifier == "kernels" else "near"
-            click.echo(f"    {why} {e.image} ({e.label}), {e.share:.1%}")
+            click.echo(printable(f"    {why} {e.image} ({e.label}), {e.share:.1%}"))
 
 
 def _row(path: Path, answer: "Answer") -> dict[str, Any]:
@@ -96,9 +96,9 @@ def search_command(model: Path, images: tuple[Path, ...], k: int | None, device:
         click.echo(json.dumps(rows))
         return
     for path, hits in zip(paths, found):
-        click.echo(f"{path}:")
+        click.echo(printable(f"{path}:"))
         for e in hits:
-            click.echo(f"  {e.distance:8.4f}  {e.label}  {e.image}")
+            click.echo(printable(f"  {e.distance:8.4f}  {e.label}  {e.image}"))
 
 
 @click.command("evaluate")
@@ -163,7 +163,7 @@ def evaluate_command(
         return
     for name, value in scores.items():
         said = f"{value:7.2%}" if isinstance(value, float) else str(value)
-        click.echo(f"{name.replace('_', ' '):<18} {said}")
+        click.echo(printable(f"{name.replace('_', ' '):<18} {said}"))
 
 
 @click.command("info")
@@ -189,25 +189,30 @@ def info_command(model: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(facts))
         return
-    click.echo(f"{m}\n  network     {m.network.config['name']}, {m.network.dim} dimensions")
-    click.echo(f"  classifier  {facts['classifier']}, {m.n_neighbours or 'all'} neighbours, sigma {m.sigma:.4g}")
-    click.echo(f"  unknown     by {' and '.join(m.familiar.parts)}, {m.familiar.false_alarms:.1%} false alarms")
-    click.echo(f"  trained on  {m.info.get('data', '?')} for the task {m.info.get('task', '?')}")
+    click.echo(printable(f"{m}"))
+    click.echo(printable(f"  network     {m.network.config['name']}, {m.network.dim} dimensions"))
+    click.echo(
+        printable(f"  classifier  {facts['classifier']}, {m.n_neighbours or 'all'} neighbours, sigma {m.sigma:.4g}")
+    )
+    click.echo(
+        printable(f"  unknown     by {' and '.join(m.familiar.parts)}, {m.familiar.false_alarms:.1%} false alarms")
+    )
+    click.echo(printable(f"  trained on  {m.info.get('data', '?')} for the task {m.info.get('task', '?')}"))
     for name, value in m.info.get("test", {}).items():
-        click.echo(f"  test {name.replace('_', ' '):<18} {value:7.2%}")
-    click.echo(f"  {len(counts)} classes:")
+        click.echo(printable(f"  test {name.replace('_', ' '):<18} {value:7.2%}"))
+    click.echo(printable(f"  {len(counts)} classes:"))
     for name, count in counts.items():
-        click.echo(f"    {count:6d}  {name}")
+        click.echo(printable(f"    {count:6d}  {name}"))
 
 
 def image_files(given: tuple[Path, ...]) -> list[Path]:
     """Return files as they are, and in place of a folder the images in it."""
-    from nngk.data.folder import is_image
+    from nngk.data.folder import images_below
 
     out: list[Path] = []
     for path in given:
         if path.is_dir():
-            inside = sorted(p for p in path.rglob("*") if is_image(p) and p.is_file())
+            inside = sorted(images_below(path))
             if not inside:
                 raise InputError(f"The folder {path} holds no images.")
             out += inside
