@@ -267,8 +267,8 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):
             if (old == label).any():
                 weights[rows] = self.log_weights_[old == label].mean()
                 continue
-            found = added_log_weight(self._engine, centres, theta, self.sigma_, self._tensor(X[rows]), self._k())
-            weights[rows] = 0.0 if found is None else found
+            new = self._tensor(X[rows])
+            weights[rows] = added_log_weight(self._engine, centres, theta, self.sigma_, new, self._k(), usual=0.0)
         return weights
 
     def _tune(self) -> None:

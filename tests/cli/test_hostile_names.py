@@ -2,10 +2,12 @@
 
 import pytest
 from click.testing import CliRunner
+from PIL import Image
 
 from nngk.cli import cli
 from nngk.data import check_folder
 from shapes import nngk
+from small_models import small_model
 
 EVIL = "cat\x1b[2J\x07\nError: none\u202e"
 SAFE = "cat\\x1b[2J\\x07\\nError: none\\u202e"
@@ -13,8 +15,6 @@ SAFE = "cat\\x1b[2J\\x07\\nError: none\\u202e"
 
 @pytest.fixture
 def evil(tmp_path):
-    from PIL import Image
-
     for name in (EVIL, "dog"):
         (tmp_path / EVIL / name).mkdir(parents=True)
         Image.new("RGB", (5, 4)).save(tmp_path / EVIL / name / "1.png")
@@ -45,3 +45,27 @@ def test_what_was_typed_is_not_obeyed():
     for words in ([EVIL], ["info", f"--{EVIL}"], ["data", EVIL], ["train", "x", "--epochs", EVIL]):
         done = nngk(*words)
         assert done.returncode == 2 and harmless(done.stderr) and "Traceback" not in done.stderr, done.stderr
+
+
+def test_questions_and_changes_print_no_escapes(tmp_path):
+    folder = tmp_path / f"{EVIL} model"
+    model = small_model()
+    model.rename(model.class_names[0], EVIL)
+    model.save(folder)
+    photo = tmp_path / f"{EVIL}.png"
+    Image.new("RGB", (20, 16), "red").save(photo)
+    asked = (
+        ["classify", str(folder), str(photo)],
+        ["search", str(folder), str(photo)],
+        ["info", str(folder)],
+        ["add", str(folder), f"{EVIL} again", str(photo), "--yes"],
+        ["rename", str(folder), f"{EVIL} again", f"{EVIL} once more"],
+        ["merge", str(folder), f"{EVIL} once more", EVIL],
+        ["remove", str(folder), EVIL],
+    )
+    for arguments in asked:
+        done = CliRunner().invoke(
+            cli, [*arguments, *(["--device", "cpu"] if arguments[0] in ("classify", "add") else [])]
+        )
+        assert done.exit_code == 0, (arguments, done.output)
+        assert SAFE in done.output and harmless(done.output), arguments

@@ -220,7 +220,7 @@ def test_value_and_gradients_equal_plain_loops(name, seed):
 
 
 def test_proxy_nca_with_the_own_class_is_the_librarys():
-    losses = pytest.importorskip("pytorch_metric_learning").losses
+    losses = pytest.importorskip("pytorch_metric_learning.losses")
     x, y = batch(0)
     ours = created("proxy-nca", own_class=True)
     theirs = losses.ProxyNCALoss(CLASSES, DIM, softmax_scale=9).double()
@@ -231,12 +231,13 @@ def test_proxy_nca_with_the_own_class_is_the_librarys():
 
 def test_semi_hard_choices_are_among_the_librarys():
     """Where a semi-hard negative within the margin exists, the library's miner keeps the chosen triplet too."""
-    library = pytest.importorskip("pytorch_metric_learning")
+    distances = pytest.importorskip("pytorch_metric_learning.distances")
+    miners = pytest.importorskip("pytorch_metric_learning.miners")
     from nngk.losses.semihard import semi_hard_triplets
 
     x, y = batch(1, per_class=6)
-    squared_distance = library.distances.LpDistance(power=2)
-    miner = library.miners.TripletMarginMiner(0.2, type_of_triplets="semihard", distance=squared_distance)
+    squared_distance = distances.LpDistance(power=2)
+    miner = miners.TripletMarginMiner(0.2, type_of_triplets="semihard", distance=squared_distance)
     theirs = set(zip(*(t.tolist() for t in miner(x, y))))
     d = squared_distance(x)
     ours = list(zip(*(t.tolist() for t in semi_hard_triplets(d, y))))

@@ -43,16 +43,31 @@ def loss(known, rows, sigma, t):
 @pytest.mark.parametrize("seed", range(4))
 def test_no_other_weight_has_a_lower_loss(seed):
     known, rows = neighbours(seed)
-    found = added_log_weight(known.engine, known.centres, known.theta, 1.0, rows, len(known.centres))
+    found = added_log_weight(known.engine, known.centres, known.theta, 1.0, rows, len(known.centres), -99.0)
     least = loss(known, rows, 1.0, found)
     assert all(least <= loss(known, rows, 1.0, found + step) + 1e-9 for step in (-2, -0.1, -0.01, 0.01, 0.1, 2))
 
 
 def test_one_image_or_no_classes_leave_nothing_to_solve():
     known, rows = neighbours()
-    assert added_log_weight(known.engine, known.centres, known.theta, 1.0, rows[:1], 10) is None
+    assert added_log_weight(known.engine, known.centres, known.theta, 1.0, rows[:1], 10, 0.7) == 0.7
     empty = Classes([], rows[:0], torch.zeros(0).long(), torch.zeros(0), [])
-    assert added_log_weight(empty.engine, empty.centres, empty.theta, 1.0, rows, 10) is None
+    assert added_log_weight(empty.engine, empty.centres, empty.theta, 1.0, rows, 10, 0.7) == 0.7
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_was_shown_is_recognised(seed):
+    """Beside heavy centres of another class, which the leave-one-out loss would leave alone."""
+    known, rows = neighbours(seed)
+    known = with_images(known, "heavy", rows + 0.3, ["heavy"] * len(rows), weight=2.0)
+    ask = (known.engine, known.centres, known.theta, 1.0, rows, len(known.centres))
+    theta = added_log_weight(*ask, usual=9.0)
+    assert theta > added_log_weight(*ask, usual=-9.0)
+    for row in rows.double():
+        squared = [float((row - c).square().sum()) for c in known.centres.double()]
+        old = sum(math.exp(t - d / 2) for t, d in zip(known.theta.tolist(), squared))
+        new = sum(math.exp(theta - float((row - c).square().sum()) / 2) for c in rows.double())
+        assert new >= old * (1 - 1e-6)
 
 
 @pytest.mark.parametrize("far", [0.0, 1e4])
@@ -60,7 +75,7 @@ def test_weights_are_finite_at_any_distance(far):
     known, rows = neighbours()
     same = torch.zeros_like(rows) + far
     for new in (rows + far, same):
-        assert math.isfinite(added_log_weight(known.engine, known.centres, known.theta, 0.01, new, 5))
+        assert math.isfinite(added_log_weight(known.engine, known.centres, known.theta, 0.01, new, 5, 0.0))
 
 
 def test_what_a_class_takes_by_plain_loops():

@@ -210,7 +210,8 @@ def test_a_model_that_is_shown_more_considers_as_many_as_was_asked(asked, kept, 
     model = Model.load(tmp_path / "model")
     assert model.n_neighbours == kept
     before = len(model.centres)
-    model.add("noise", [np.full((16, 16, 3), level, dtype=np.uint8) for level in range(0, 250, 5)])
+    rng = np.random.default_rng(0)
+    model.add("noise", list(rng.integers(0, 256, (50, 16, 16, 3), dtype=np.uint8)))
     found = model.predict(model.centres[:2]).neighbours
     assert found.shape[1] == min(kept or before + 50, before + 50)
 

@@ -12,16 +12,17 @@ LIMIT = 50.0  # of a log weight: beyond it nothing changes any more
 
 
 def added_log_weight(
-    engine: Engine, centres: Tensor, theta: Tensor, sigma: float, rows: Tensor, k: int
-) -> float | None:
+    engine: Engine, centres: Tensor, theta: Tensor, sigma: float, rows: Tensor, k: int, usual: float
+) -> float:
     """Return θ of the new centres ``rows`` (n, dim) of one class that lowers the leave-one-out loss most.
 
     The loss is summed over the new images, each left out in turn, and over the old ones around them, whose class the
-    new one may take from them; one number is solved for, and nothing else changes. Return None for a single image,
-    which leaves none to recognise it by.
+    new one may take from them; one number is solved for, and nothing else changes. It is never so low that an image
+    which was shown is not recognised, as far as the ``usual`` weight of a class allows. That weight is taken for a
+    single image, which leaves none to recognise it by.
     """
     if len(rows) < 2 or not len(centres):
-        return None
+        return usual
     k = min(k, len(centres))
     squared, found = engine.search(rows, k)
     near = found[found >= 0].unique().to(centres.device)
@@ -31,7 +32,8 @@ def added_log_weight(
     own = _log_sums(between, sigma)  # what the other new images say there, at weight one
     reached = _log_sums(torch.cdist(centres[near].double(), rows.double()).square(), sigma)
     held = _held(engine, centres, theta, sigma, near, k)
-    return balanced_weight(own, rivals, reached, held)
+    recognised = float((rivals - own.exp().log1p()).max())  # there each new image has a kernel of its own besides
+    return max(balanced_weight(own, rivals, reached, held), min(usual, recognised))
 
 
 def balanced_weight(own: Tensor, rivals: Tensor, reached: Tensor, held: Tensor) -> float:

@@ -77,7 +77,7 @@ def with_images(
 ) -> Classes:
     """Return the classes with the embeddings ``rows`` (n, dim) as centres of ``name``, which may be new or known.
 
-    ``weight`` is θ of the centres of a new class; without it the class weighs in all what a class weighs on average.
+    ``weight`` is θ of the new centres, :func:`usual_weight` where none is given.
     Where the coordinates of the known images are kept, those of the new ones are needed too.
     """
     if known.coordinates is not None and coordinates is None:
@@ -87,10 +87,7 @@ def with_images(
         softmax = None  # its layer could not learn from the new images: from now on the kernels answer
     names = known.names if name in known.names else [*known.names, name]
     label = names.index(name)
-    if weight is None or name in known.names:
-        theta = _shown_weight(known, label, len(rows))
-    else:
-        theta = known.theta.new_tensor(weight)
+    theta = known.theta.new_tensor(usual_weight(known, name, len(rows)) if weight is None else weight)
     return Classes(
         names,
         torch.cat([known.centres, rows]),
@@ -174,17 +171,16 @@ def keeping(known: Classes, kept: Tensor) -> Classes:
     )
 
 
-def _shown_weight(known: Classes, label: int, count: int) -> Tensor:
+def usual_weight(known: Classes, name: str, count: int) -> float:
     """Return θ of new centres: a class shown in five pictures weighs in all what a class weighs on average.
 
     With the weight of a trained centre each, a class of five would be drowned by neighbours with a hundred.
     """
     if not len(known.theta):
-        return known.theta.new_zeros(())
-    same = known.labels == label
-    if same.any():  # more images of a known class
-        return known.theta[same].mean()
-    return known.theta.logsumexp(0) - math.log(len(known.labels.unique()) * count)
+        return 0.0
+    if name in known.names and known.of(name).any():  # more images of a known class
+        return float(known.theta[known.of(name)].mean())
+    return float(known.theta.logsumexp(0)) - math.log(len(known.labels.unique()) * count)
 
 
 def _joined(known: Tensor | None, new: Tensor | None) -> Tensor | None:

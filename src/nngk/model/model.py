@@ -24,6 +24,7 @@ from nngk.model.classes import (
     merged,
     renamed,
     similar_name,
+    usual_weight,
     with_images,
     without_class,
 )
@@ -403,7 +404,9 @@ class Model:
         space, rows = self.familiar.space, rows[chosen]
         coordinates = None if space is None else space.coordinates(seen.features[chosen.to(seen.features.device)])
         k = self.n_neighbours or len(self.centres)
-        weight = added_log_weight(self.classes.engine, self.centres, self.theta, self.sigma, rows, k)
+        weight = usual_weight(self.classes, name, len(rows))
+        if name not in self.class_names:
+            weight = added_log_weight(self.classes.engine, self.centres, self.theta, self.sigma, rows, k, weight)
         self.classes = with_images(self.classes, name, rows, sources, coordinates, weight)
         return int(self.classes.of(name).sum())
 
