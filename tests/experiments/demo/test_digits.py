@@ -14,6 +14,8 @@ from nngk.experiments.demo import digits as demo
 from nngk.metrics import evaluate
 from nngk.training.loop import train
 
+pytestmark = pytest.mark.thorough
+
 SETTINGS = replace(demo.SETTINGS, epochs=15)
 SEEDS = (0, 1, 2)
 
@@ -34,7 +36,6 @@ def accuracy(digits, tmp_path_factory):
     return lambda loss="nngk", background=False: [run(loss, background, seed) for seed in SEEDS]
 
 
-@pytest.mark.thorough
 def test_classification_is_as_good_as_softmax(accuracy):
     """Means of three seeds, about 0.99 each; one point, or four test images, is more than their noise."""
     ours, softmax = mean(accuracy()), mean(accuracy("softmax"))
