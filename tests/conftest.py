@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from nngk import progress
+
 # The suite runs two processes on two cores, so each has one thread unless NNGK_TEST_THREADS says otherwise.
 torch.set_num_threads(int(os.environ.get("NNGK_TEST_THREADS", "1")))
 
@@ -34,8 +36,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def seeded() -> None:
+def as_if_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin every test with the same random numbers, and with progress shown whatever a command before it wished."""
     torch.manual_seed(0)
+    monkeypatch.setattr(progress, "quiet", False)
 
 
 @pytest.fixture(autouse=True)

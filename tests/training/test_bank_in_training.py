@@ -66,7 +66,7 @@ def test_auto_sigma_is_a_multiple_of_the_leave_one_out_optimum(data, tmp_path):
     run = make_run(data, tmp_path / "run")
     run.refresher.before_step(0, run.trainee)
     expected = 1.5 * leave_one_out_sigma(run.bank)
-    train(data, settings(), out=tmp_path / "m")
+    train(data, settings(sigma_factor=1.5), out=tmp_path / "m")
     assert [row["sigma"] for row in log_of(tmp_path / "m")] == pytest.approx([expected] * 2, rel=1e-5)
     train(data, settings(sigma_factor=3.0, epochs=1), out=tmp_path / "m3")
     assert log_of(tmp_path / "m3")[0]["sigma"] == pytest.approx(2 * expected, rel=1e-5)

@@ -15,7 +15,16 @@ NETWORKS = ["googlenet-bvlc", "googlenet", "alexnet", "vgg16", "resnet50", "resn
 def test_an_epoch(network, tmp_path):
     folder = write_shapes(tmp_path / "shapes", count=6)
     settings = Settings(
-        network=network, weights="random", dim=16, crop_size=64, batch_size=4, epochs=1, optimiser="sgd", pool="avg"
+        network=network,
+        weights="random",
+        dim=16,
+        crop_size=64,
+        batch_size=4,
+        epochs=1,
+        optimiser="sgd",
+        pool="avg",
+        lr=1e-4,
+        hold_out=True,
     )
     model = train(folder, settings, out=tmp_path / "model")
     assert model.network.config["name"] == network and model.centres.shape[1] == 16

@@ -58,7 +58,7 @@ def job_of(home, dim, wide, *, settled=True, **changes):
     trial = zero_shot.BIRDS.trials("best")[0]
     trial = replace(shrink(trial), settled=settled)
     settings = replace(trial.settings, network="small", weights="random", dim=dim, wide=wide, seed=1, device="cpu")
-    settings = replace(settings, cache=str(home / "images"), **changes)
+    settings = replace(settings, cache=str(home / "images"), hold_out=True, **changes)
     trial = replace(trial, settings=settings)
     table = quick_table(home / "data", "cub200", "metric")
     return Job(trial, settings, table, 1, 1, trial_key(trial, settings), home, home / "results", {})
