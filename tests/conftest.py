@@ -25,14 +25,31 @@ SENSITIVE = (
     "training/test_embedding_start.py",
 )
 
+# Files that take longest. They begin, so that no process is left alone with one of them at the end.
+LONGEST = (
+    "experiments/demo/test_digits.py",
+    "training/test_networks.py",
+    "experiments/paper/test_runner.py",
+    "losses/test_losses_in_training.py",
+    "cli/test_commands.py",
+    "benchmarks/test_quick.py",
+    "search/cuda/test_nearest.py",
+    "kernel/triton/test_losses.py",
+    "experiments/compare/test_comparison.py",
+    "data/datasets/test_official.py",
+    "web/test_page.py",
+    "experiments/paper/test_report.py",
+)
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is neither slow nor thorough as quick, and what depends on rounding as sensitive."""
+    """Mark what is neither slow nor thorough as quick, what depends on rounding as sensitive; put long files first."""
     for item in items:
         if not any(item.get_closest_marker(name) for name in ("slow", "thorough")):
             item.add_marker(pytest.mark.quick)
         if Path(item.path).as_posix().endswith(SENSITIVE):
             item.add_marker(pytest.mark.sensitive)
+    items.sort(key=lambda item: not Path(item.path).as_posix().endswith(LONGEST))
 
 
 @pytest.fixture(autouse=True)

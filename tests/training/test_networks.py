@@ -6,7 +6,9 @@ from nngk.training.loop import train
 from nngk.training.settings import Settings
 from shapes import write_shapes
 
-NETWORKS = ["googlenet-bvlc", "googlenet", "alexnet", "vgg16", "resnet50", "resnet50-v1"]
+SLOW = ("alexnet", "vgg16")  # a hundred million weights each
+NETWORKS = ["googlenet-bvlc", "googlenet", "resnet50", "resnet50-v1"]
+NETWORKS += [pytest.param(name, marks=pytest.mark.slow) for name in SLOW]
 
 
 @pytest.mark.parametrize("network", NETWORKS)
