@@ -57,7 +57,7 @@ def test_a_stopped_process_is_resumed_to_the_same_end(home, tmp_path, how):
     else:
         assert process.returncode == -signal.SIGKILL
     state = json.loads((out / "run" / "checkpoint.json").read_text())["state"]
-    assert 2 <= state["epoch"] < SETTINGS["epochs"]  # the epoch is announced a moment before it is saved
+    assert 1 <= state["epoch"] < SETTINGS["epochs"]  # not every epoch is saved where that takes long
 
     done = nngk("train", home / "shapes", "--out", out, *flags(**SETTINGS), "--resume")
     assert done.returncode == 0, done.stderr

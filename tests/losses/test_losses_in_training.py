@@ -62,7 +62,13 @@ def stop_after(steps):
     return stopping
 
 
-@pytest.mark.parametrize("name", [name for name in LOSSES if name != "nngk"])
+IN_THE_SUITE = ("softmax", "smart-mining", "proxy-anchor", "clustering")  # the others take minutes
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n in IN_THE_SUITE else pytest.mark.slow) for n in LOSSES if n != "nngk"],
+)
 @pytest.mark.thorough
 def test_stopped_in_an_epoch_and_resumed_is_as_if_it_had_not_been(name, folder, tmp_path, monkeypatch):
     if LOSSES[name].extra:

@@ -6,8 +6,8 @@ from nngk.training.loop import train
 from nngk.training.settings import Settings
 from shapes import write_shapes
 
-SLOW = ("alexnet", "vgg16")  # a hundred million weights each
-NETWORKS = ["googlenet-bvlc", "googlenet", "resnet50", "resnet50-v1"]
+SLOW = ("alexnet", "vgg16", "googlenet", "resnet50-v1")
+NETWORKS = ["googlenet-bvlc", "resnet50"]
 NETWORKS += [pytest.param(name, marks=pytest.mark.slow) for name in SLOW]
 
 

@@ -36,6 +36,7 @@ def accuracy(digits, tmp_path_factory):
     return lambda loss="nngk", background=False: [run(loss, background, seed) for seed in SEEDS[:2]]
 
 
+@pytest.mark.slow
 def test_classification_is_as_good_as_softmax(accuracy):
     """Means of two seeds, about 0.99 each; two points, or eight test images, are more than their noise."""
     ours, softmax = mean(accuracy()), mean(accuracy("softmax"))
@@ -43,6 +44,7 @@ def test_classification_is_as_good_as_softmax(accuracy):
     assert ours >= softmax - 0.02
 
 
+@pytest.mark.slow
 def test_background_refresh_converges_to_the_same_accuracy(accuracy):
     assert mean(accuracy(background=True)) >= mean(accuracy()) - 0.02
 
