@@ -137,7 +137,9 @@ def test_a_new_class_gets_the_weight_of_added_classes():
     old, new = y < 3, np.flatnonzero(y == 3)[:5]
     model = KernelClassifier(sigma=1.5).fit(x[old], y[old])
     centres, theta = torch.from_numpy(x[old]), torch.zeros(int(old.sum())).double()
-    expected = added_log_weight(Exact(centres), centres, theta, 1.5, torch.from_numpy(x[new]), len(centres), 0.0)
+    expected = added_log_weight(
+        Exact(centres), centres, theta, 1.5, torch.from_numpy(x[new]), len(centres), np.log(30 / 5)
+    )
     model.partial_fit(x[new], y[new])
     assert model.log_weights_[-5:] == pytest.approx(expected) and not model.log_weights_[:-5].any()
     model.partial_fit(x[new] + 0.1, y[new])

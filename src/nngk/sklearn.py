@@ -1,5 +1,6 @@
 """The kernel classifier for vectors, with scikit-learn's interface."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Self
@@ -268,7 +269,8 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):
                 weights[rows] = self.log_weights_[old == label].mean()
                 continue
             new = self._tensor(X[rows])
-            weights[rows] = added_log_weight(self._engine, centres, theta, self.sigma_, new, self._k(), usual=0.0)
+            usual = float(theta.logsumexp(0)) - math.log(len(np.unique(old)) * len(new))  # of a class, in all
+            weights[rows] = added_log_weight(self._engine, centres, theta, self.sigma_, new, self._k(), usual)
         return weights
 
     def _tune(self) -> None:

@@ -17,9 +17,9 @@ def added_log_weight(
     """Return θ of the new centres ``rows`` (n, dim) of one class that lowers the leave-one-out loss most.
 
     The loss is summed over the new images, each left out in turn, and over the old ones around them, whose class the
-    new one may take from them; one number is solved for, and nothing else changes. It is never so low that an image
-    which was shown is not recognised, as far as the ``usual`` weight of a class allows. That weight is taken for a
-    single image, which leaves none to recognise it by.
+    new one may take from them; one number is solved for, and nothing else changes. It is never lower than the ``usual``
+    weight of a class: the old images are many, and would silence a class that was shown in a few. A single image leaves
+    none to recognise it by and has the usual weight.
     """
     if len(rows) < 2 or not len(centres):
         return usual
@@ -32,8 +32,7 @@ def added_log_weight(
     own = _log_sums(between, sigma)  # what the other new images say there, at weight one
     reached = _log_sums(torch.cdist(centres[near].double(), rows.double()).square(), sigma)
     held = _held(engine, centres, theta, sigma, near, k)
-    recognised = float((rivals - own.exp().log1p()).max())  # there each new image has a kernel of its own besides
-    return max(balanced_weight(own, rivals, reached, held), min(usual, recognised))
+    return max(balanced_weight(own, rivals, reached, held), usual)
 
 
 def balanced_weight(own: Tensor, rivals: Tensor, reached: Tensor, held: Tensor) -> float:
