@@ -1,6 +1,6 @@
 """The learning rate, chosen on the validation part: short runs with several rates, and the best of them is kept.
 
-No other setting depends on the data as much: unseen cars want five times the rate that unseen birds do. Test images are
+No other setting depends on the data as much: unseen cars want a higher rate than unseen birds. Test images are
 never looked at. What was tried is kept in the folder of the run, so that tuning goes on where it was stopped.
 """
 
