@@ -1,5 +1,6 @@
 """Runs on CUB's training classes alone: one half of them trains, the other half validates."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -41,3 +42,9 @@ def validated(run: Run, every: int = 1) -> list[dict[str, float]]:
 def scores(x: Tensor, labels: Tensor, **options: Any) -> dict[str, float]:
     """Return Recall@1, MAP@R and, where it is asked for, NMI of embeddings."""
     return evaluate(x, labels.to(x.device), **({"ks": (1,), "nmi_seeds": 0} | options))
+
+
+def shown_settings(settings: Settings) -> str:
+    """Return all settings that decide a row's figures, as JSON."""
+    shown = settings.to_dict() | {"weights": Path(settings.weights).name}
+    return json.dumps({k: v for k, v in shown.items() if k not in ("device", "threads", "cache")})

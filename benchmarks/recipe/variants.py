@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from validation_classes import begun, class_halves, scores, validated
+from validation_classes import begun, class_halves, scores, shown_settings, validated
 from variant_lists import VARIANTS
 
 from nngk import InputError, Settings
@@ -122,12 +122,6 @@ def readings(run: Run) -> dict[str, float]:
             found = scores(x, run.feed.val.labels)
             out |= {f"read{size}_{metric}": found[metric] for metric in ("recall@1", "map@r")}
     return out
-
-
-def shown_settings(settings: Settings) -> str:
-    """Return all settings that decide a row's figures, as JSON."""
-    shown = settings.to_dict() | {"weights": Path(settings.weights).name}
-    return json.dumps({k: v for k, v in shown.items() if k not in ("device", "threads", "cache")})
 
 
 def options_given() -> argparse.Namespace:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from shapes import write_shapes
+
 HOME = Path(__file__).parents[2]
 
 
@@ -64,3 +66,28 @@ def test_every_cut_of_a_run_is_written_down(tmp_path):
     assert [(row["dim"], row["whiten"]) for row in rows] == [("2", "0.0"), ("2", "0.5"), ("4", "0.0"), ("4", "0.5")]
     assert {row["fold"] for row in rows} == {"1"}  # the other fold is the other program's
     assert len({row["map@r"] for row in rows}) > 1 and all(0 <= float(row["nmi"]) <= 1 for row in rows)
+
+
+def test_candidates_are_judged_before_the_test_classes_are_read(tmp_path):
+    folder, lines = tmp_path / "shapes", ["path,label,split"]
+    for part, seed in (("train", 0), ("test", 1)):
+        write_shapes(folder / part, ("disc", "frame", "cross", "stripes"), count=6, seed=seed)
+        for path in sorted((folder / part).rglob("*.png")):
+            lines.append(f"{path.relative_to(folder)},{part} {path.parent.name},{part}")
+    (folder / "list.csv").write_text("\n".join(lines))
+    command = [sys.executable, str(HOME / "benchmarks" / "recipe" / "unseen.py"), "--quick", "--seeds", "0"]
+    command += ["--images", str(folder / "list.csv"), "--out", str(tmp_path / "unseen.csv"), "--commit", "abc"]
+    environment = {**os.environ, "PYTHONPATH": str(HOME / "src"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    with (tmp_path / "unseen_validation.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 2 * 2 * 6  # candidates, folds, shares of whitening
+    sums: dict[tuple[str, str], float] = {}
+    for row in rows:
+        key = row["lr"], row["whiten"]
+        sums[key] = sums.get(key, 0.0) + float(row["recall@1"]) + float(row["map@r"])
+    with (tmp_path / "unseen.csv").open() as file:
+        (tested,) = csv.DictReader(file)
+    assert sums[tested["lr"], tested["whiten"]] == max(sums.values())
+    assert 0 <= float(tested["recall@1"]) <= 1

@@ -138,7 +138,18 @@ def test_as_wide_as_it_is_kept_is_as_without(data, tmp_path):
 def test_what_cannot_be_reduced_is_refused(data, tmp_path):
     with pytest.raises(InputError, match="at least as large"):
         settings(dim=8, wide=4)
-    with pytest.raises(InputError, match="'wide' is auto"):
-        settings(dim=8, whiten=0.5)
-    with pytest.raises(InputError, match="cannot be reduced"):
-        make_run(data, tmp_path / "run", loss="softmax", dim=3, wide=8)
+    with pytest.raises(InputError, match="'dim' is none"):
+        settings(dim=None, whiten=0.5)
+    for changes in ({"wide": 8}, {"whiten": 0.5}):
+        with pytest.raises(InputError, match="cannot be reduced"):
+            make_run(data, tmp_path / next(iter(changes)), loss="softmax", dim=3, **changes)
+
+
+@pytest.mark.thorough
+def test_what_is_not_reduced_can_be_evened_out(data, tmp_path):
+    spreads = []
+    for whiten in (0.0, 0.5):
+        model = train(data, settings(dim=8, whiten=whiten, normalise=False), out=tmp_path / str(whiten))
+        values = torch.linalg.svdvals(model.centres - model.centres.mean(0))
+        spreads.append(values[:6] / values[0])
+    torch.testing.assert_close(spreads[1], spreads[0].sqrt(), rtol=0.05, atol=0.01)

@@ -55,17 +55,22 @@ def image_feed(
 ) -> Feed:
     """Return decoded images, cached on disk beside the run unless told otherwise."""
     cache = None if settings.cache == "off" else Path(settings.cache or folder / "images")
-    augment = Augmentation(
+    plain = centre_crop(spec.size, spec.mean, spec.std)
+    train, val, test = (_decoded(table, spec, cache, settings.threads) for table in split)
+    return Feed(train, val, test, augmentation(spec, settings), plain, device, amp)
+
+
+def augmentation(spec: InputSpec, settings: Settings) -> Augmentation:
+    """Return what training steps do to images."""
+    return Augmentation(
         size=settings.train_crop_size or spec.size,
         crop=settings.crop,
         scale=(settings.crop_scale, 1.0),
         flip=settings.flip,
+        colour=settings.colour,
         mean=spec.mean,
         std=spec.std,
     )
-    plain = centre_crop(spec.size, spec.mean, spec.std)
-    train, val, test = (_decoded(table, spec, cache, settings.threads) for table in split)
-    return Feed(train, val, test, augment, plain, device, amp)
 
 
 def resident_feed(feed: Feed, size: int, settings: Settings) -> Feed:

@@ -79,9 +79,12 @@ def still_familiar(measured: Model, model: Model) -> Familiar:
 
 
 def narrow(run: Run) -> None:
-    """Reduce a network that was trained wide to the size that was asked for; its bank waits for new centres."""
+    """Reduce a network that was trained wide to the size that was asked for, and even out what it is left with.
+
+    Its bank then waits for new centres.
+    """
     s = run.settings
-    if not (s.wide and s.dim and s.wide > s.dim):
+    if not s.dim or not (s.whiten or (s.wide or 0) > s.dim):
         return
     features = run.embed(run.feed.train, Features(run.network, run.frozen))
     reduce_embedding(run.network, features, s.dim, s.whiten)

@@ -102,7 +102,8 @@ class Settings:
     whiten: float = setting(
         0.0,
         NETWORK,
-        "Even out the components that 'wide' was reduced to: 0 leaves the spread of each as it is, 1 makes all equal.",
+        "Even out the principal components of the embeddings when training ends: 0 leaves the spread of each as it is, "
+        "1 makes all equal. Directions that tell the training classes apart then count less for classes never seen.",
         least=0,
         most=1,
     )
@@ -214,6 +215,14 @@ class Settings:
         IMAGES,
         "Mirror training images at random. Switch it off where left and right mean something, as with digits.",
         everyday=True,
+    )
+    colour: float = setting(
+        0.0,
+        IMAGES,
+        "Vary the brightness, contrast and saturation of training images by up to this share, and make this share of "
+        "them grey. It helps where colour does not tell classes apart, as with cars.",
+        least=0,
+        below=1,
     )
     val_fraction: float = setting(
         defaults.VAL_FRACTION,
@@ -386,6 +395,14 @@ class Settings:
         least=0,
         most=LARGEST,
     )
+    start_decay: float = setting(
+        0.0,
+        OPTIMISATION,
+        "Decay the weights of the network towards those that it started with. It is weight decay with another goal: a "
+        "pretrained network knows more than the training classes can teach. A network that starts at random has none.",
+        least=0,
+        most=LARGEST,
+    )
     warmup: float = setting(
         0.1,
         OPTIMISATION,
@@ -453,7 +470,9 @@ class Settings:
         check_values(self)
         listed = not self.drop_centres or bool(self.n_neighbours)
         self._require(listed, "drop_centres", "0 without neighbour lists ('n_neighbours' is none)")
-        self._require(bool(self.wide) or not self.whiten, "whiten", "0 where nothing is reduced ('wide' is auto)")
+        self._require(
+            bool(self.dim) or not self.whiten, "whiten", "0 where there is no embedding layer ('dim' is none)"
+        )
         self._require(not self.wide or bool(self.dim), "wide", "auto where there is no embedding layer ('dim' is none)")
         self._require(not self.wide or self.wide >= (self.dim or 0), "wide", "at least as large as 'dim'")
 

@@ -21,6 +21,12 @@ def reduce_embedding(network: EmbeddingNetwork, features: Tensor, dim: int, whit
     """
     wide = network.head.linear
     assert wide is not None
+    network.head.linear = reduced(wide, features, dim, whiten)
+    network.head.dim = network.config["dim"] = dim
+
+
+def reduced(wide: nn.Linear, features: Tensor, dim: int, whiten: float = 0.0) -> nn.Linear:
+    """Return a layer for the first ``dim`` principal components of a layer's outputs over ``features``, evened out."""
     with torch.no_grad():
         outputs = wide(features.to(wide.weight))
         centre = outputs.mean(0)
@@ -33,5 +39,4 @@ def reduce_embedding(network: EmbeddingNetwork, features: Tensor, dim: int, whit
         narrow = nn.Linear(wide.in_features, dim).to(wide.weight)
         narrow.weight.copy_(components.T @ wide.weight)
         narrow.bias.copy_(components.T @ (wide.bias - centre))
-    network.head.linear = narrow
-    network.head.dim = network.config["dim"] = dim
+    return narrow
