@@ -8,7 +8,6 @@ from torchvision import transforms
 
 from nngk.data import Augmentation, FlatPictures, centre_crop, fitted
 from nngk.data.resample import resample
-from nngk.data.transforms import coloured
 from nngk.errors import InputError
 from resampling import noise, resampled
 
@@ -155,7 +154,7 @@ def test_what_cannot_be_is_refused() -> None:
         centre_crop(21)(BATCH)
     with pytest.raises(InputError, match="Expected uint8"):
         centre_crop(8)(BATCH.float())
-    for wrong in ({"crop": "round"}, {"size": 0}, {"scale": (0.5, 0.2)}, {"ratio": (0.0, 1.0)}, {"colour": 1.0}):
+    for wrong in ({"crop": "round"}, {"size": 0}, {"scale": (0.5, 0.2)}, {"ratio": (0.0, 1.0)}):
         with pytest.raises(InputError):
             Augmentation(**wrong)
 
@@ -169,23 +168,3 @@ def test_the_gpu_gives_what_the_cpu_gives(crop: str) -> None:
     torch.testing.assert_close(got.cpu(), augmentation(BATCH, seeded(5)), atol=1e-3, rtol=0)
     on_gpu = torch.Generator(device="cuda").manual_seed(5)
     assert augmentation(BATCH.cuda(), on_gpu).shape == (5, 3, 12, 12)
-
-
-def test_colours_are_varied_as_a_plain_loop_does() -> None:
-    images = torch.randn((9, 3, 5, 4), generator=seeded(1))
-    luck = torch.rand((4, 9, 1, 1, 1), generator=seeded(2)).flatten(1).tolist()
-    got, greys = coloured(images, 0.4, seeded(2)), 0
-    for image, new, contrast, brightness, saturation, grey in zip(images.double(), got, *luck):
-        mean = image.mean()
-        for row in range(5):
-            for column in range(4):
-                pixel = [float((v - mean) * (1 + 0.4 * (2 * contrast - 1)) + mean) for v in image[:, row, column]]
-                pixel = [v + 0.4 * (2 * brightness - 1) for v in pixel]
-                middle, factor = sum(pixel) / 3, 0.0 if grey < 0.4 else 1 + 0.4 * (2 * saturation - 1)
-                expected = [(v - middle) * factor + middle for v in pixel]
-                assert new[:, row, column].tolist() == pytest.approx(expected, abs=1e-5)
-        greys += grey < 0.4
-    assert 0 < greys < 9
-    plain, varied = (Augmentation(size=9, colour=share)(BATCH, seeded()) for share in (0.0, 0.2))
-    assert not torch.equal(plain, varied)
-    assert torch.equal(varied, Augmentation(size=9, colour=0.2)(BATCH, seeded()))

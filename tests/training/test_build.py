@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from nngk.errors import InputError
-from nngk.experiments.record import epochs
 from nngk.training import finish
 from nngk.training.build import is_frozen, network_of
 from nngk.training.loop import train
@@ -74,17 +73,3 @@ def test_a_width_that_cannot_be_tuned_does_not_cost_the_model(data, tmp_path, mo
     monkeypatch.setattr(finish, "classifier_sigma", nothing)
     model = train(data, settings(sigma=0.37, epochs=1, val_fraction=0.0), out=tmp_path / "m")
     assert model.sigma == pytest.approx(0.37)
-
-
-def test_a_network_is_pulled_towards_the_weights_it_came_with(data, tmp_path):
-    train(data, settings(epochs=1), out=tmp_path / "first")
-    run = make_run(data, tmp_path / "run", weights=str(tmp_path / "first"), start_decay=1e6, lr=1e-3, freeze=False)
-    start = [p.detach().clone() for p in run.network.backbone_parameters()]
-    run.begin()
-    for _ in epochs(run, 1):
-        pass
-    for now, before in zip(run.network.backbone_parameters(), start, strict=True):
-        torch.testing.assert_close(now, before)  # the pull of a step takes back all that the step did
-    assert make_run(data, tmp_path / "random", start_decay=1.0).pull is None  # random weights are not worth keeping
-    frozen = make_run(data, tmp_path / "frozen", weights=str(tmp_path / "first"), start_decay=1.0, freeze=True)
-    assert frozen.pull is None

@@ -6,10 +6,15 @@ import torch
 
 from nngk.data import centre_crop, split
 from nngk.errors import InputError
+from nngk.metrics import evaluate
 from nngk.model.model import Model
+from nngk.networks.embedding_layer.reduction import reduced
 from nngk.training import loop
 from nngk.training.build import build_run
+from nngk.training.feed import Features
+from nngk.training.finish import WHITENINGS, narrow
 from nngk.training.loop import train
+from nngk.training.settings import left_open
 from runs import make_run, settings
 
 
@@ -153,3 +158,19 @@ def test_what_is_not_reduced_can_be_evened_out(data, tmp_path):
         values = torch.linalg.svdvals(model.centres - model.centres.mean(0))
         spreads.append(values[:6] / values[0])
     torch.testing.assert_close(spreads[1], spreads[0].sqrt(), rtol=0.05, atol=0.01)
+
+
+def test_how_far_to_even_out_is_chosen_on_validation_classes(data, tmp_path):
+    run = make_run(data, tmp_path / "run", task="metric", dim=8, epochs=1, val_fraction=0.5, test_fraction=0.0)
+    run.begin()
+    features = Features(run.network, run.frozen)
+    known, new = (run.embed(part, features) for part in (run.feed.train, run.feed.val))
+    scores = []
+    for share in WHITENINGS:
+        with torch.no_grad():
+            x = reduced(run.network.head.linear, known, 8, share)(new)
+        found = evaluate(torch.nn.functional.normalize(x), run.feed.val.labels, ks=(1,), nmi_seeds=0)
+        scores.append(found["recall@1"] + found["map@r"])
+    narrow(run)
+    assert run.settings.whiten == WHITENINGS[scores.index(max(scores))]
+    assert "whiten" not in left_open(run.settings)  # a last training on everything takes the same share

@@ -33,14 +33,7 @@ VARIANTS = {
         "update_interval": 2,
     },
     "frozen network on cached features": {"freeze": True, "dropout": 0.2, "lr": 1e-2},
-    "metric, balanced batches, all centres, other colours, whitened": {
-        "task": "metric",
-        "per_class": 2,
-        "batch_size": 4,
-        "n_neighbours": 0,
-        "colour": 0.3,
-        "whiten": 0.3,
-    },
+    "metric, balanced batches, all centres": {"task": "metric", "per_class": 2, "batch_size": 4, "n_neighbours": 0},
     "softmax": {"loss": "softmax"},
 }
 STEPS = 6  # 3 epochs of 2

@@ -96,8 +96,6 @@ def test_unknown_name_without_a_neighbour():
         ("compile", "default", "'auto', 'off' or 'graphs'"),
         ("drop_centres", 1.0, "from 0 to below 1"),
         ("whiten", 1.5, "from 0 to 1"),
-        ("colour", 1.0, "from 0 to below 1"),
-        ("start_decay", -1.0, "from 0 to 1e+06"),
         ("embedding_lr_factor", 1e300, "above 0 and up to 1e+06"),
         ("dim", 10**8, "from 1 to 65536, or 0 for none"),
         ("patience", -1, "at least 0"),

@@ -22,9 +22,8 @@ class Augmentation:
     """Turns uint8 images into normalised floats (B, 3, size, size), each image with its own luck.
 
     Images are `FlatPictures`, each of its own size, or a stack (B, 3, H, W). `crop` is 'resized' for a window of random
-    area and shape that is resized, 'random' for a size×size window anywhere, 'centre' for the one in the middle.
-    `colour` is how far brightness, contrast and saturation may vary, and the share of images that become grey. A
-    generator on the CPU gives the same windows and colours whatever the batch's device.
+    area and shape that is resized, 'random' for a size×size window anywhere, 'centre' for the one in the middle. A
+    generator on the CPU gives the same windows whatever the batch's device.
 
     >>> batch = torch.zeros((2, 3, 32, 32), dtype=torch.uint8)
     >>> Augmentation(size=24)(batch, torch.Generator().manual_seed(0)).shape
@@ -36,7 +35,6 @@ class Augmentation:
     scale: tuple[float, float] = (0.16, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     flip: bool = True
-    colour: float = 0.0
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
 
@@ -49,8 +47,6 @@ class Augmentation:
             raise InputError(f"scale is a range of area shares, 0 < low <= high <= 1, not {self.scale}.")
         if not 0 < self.ratio[0] <= self.ratio[1]:
             raise InputError(f"ratio is a range of width / height, 0 < low <= high, not {self.ratio}.")
-        if not 0 <= self.colour < 1:
-            raise InputError(f"colour is a share from 0 to below 1, not {self.colour}.")
 
     def __call__(self, batch: Tensor | FlatPictures, generator: torch.Generator | None = None) -> Tensor:
         if isinstance(batch, Tensor) and batch.ndim == 3:
@@ -61,8 +57,7 @@ class Augmentation:
         windows, mirrored = (each.cpu() for each in drawn)
         if self.crop == "centre" and not self.flip and not pictures.is_cuda:
             return self._cut(pictures, windows)
-        images = resample(pictures, windows, mirrored, self.size, self.mean, self.std)
-        return coloured(images, self.colour, generator) if self.colour else images
+        return resample(pictures, windows, mirrored, self.size, self.mean, self.std)
 
     def _cut(self, pictures: FlatPictures, windows: Tensor) -> Tensor:
         """Return windows that have the wanted size already: there is nothing to resize."""
@@ -125,25 +120,6 @@ class Augmentation:
                 f"A crop of {self.size} pixels does not fit images of {height}×{width}: make the images larger, "
                 "the crop smaller, or use crop='resized'."
             )
-
-
-def coloured(images: Tensor, share: float, generator: torch.Generator | None = None) -> Tensor:
-    """Return normalised images (B, 3, H, W) with other contrast, brightness and saturation, some of them grey.
-
-    Each image draws its own factors from 1 - `share` to 1 + `share`, and what is added to it from the same range
-    around zero; `share` of the images lose their colour.
-
-    >>> coloured(torch.ones(2, 3, 4, 4), 0.0).unique()
-    tensor([1.])
-    """
-    device = generator.device if generator is not None else torch.device("cpu")
-    luck = torch.rand((4, len(images), 1, 1, 1), generator=generator, device=device).to(images.device)
-    contrast, brightness, saturation = share * (2 * luck[:3] - 1)
-    saturation = torch.where(luck[3] < share, -1.0, saturation)
-    mean = images.mean((1, 2, 3), keepdim=True)
-    images = (images - mean) * (1 + contrast) + mean + brightness
-    grey = images.mean(1, keepdim=True)
-    return (images - grey) * (1 + saturation) + grey
 
 
 def centre_crop(

@@ -23,7 +23,7 @@ from nngk.search import Choice, Engine, choose, create_engine
 from nngk.training.feed import Feed, Projection, feature_feed, image_feed, resident_feed
 from nngk.training.graphs import Graphed, Replayed
 from nngk.training.model_weights import is_model, network_of_model
-from nngk.training.optimiser import Pull, create_optimiser, rate_of
+from nngk.training.optimiser import create_optimiser, rate_of
 from nngk.training.presets import usual_rate
 from nngk.training.run import Run, pretrained
 from nngk.training.settings import Settings
@@ -80,7 +80,6 @@ def build_run(split: Split, settings: Settings, folder: Path, feed: Feed | None 
         refresher=refresher,
         objective=objective,
         optimiser=optimiser,
-        pull=_pull(network, s),
         steps_per_epoch=len(objective.batches(feed.train.labels, s.batch_size, s.seed, 0)),
         notes=[_about(search)] if s.loss == "nngk" and bank.n_neighbours is not None else [],
     )
@@ -165,14 +164,6 @@ def _settle_trained(network: EmbeddingNetwork, settings: Settings) -> None:
         network.freeze_batchnorm()
 
 
-def _pull(network: EmbeddingNetwork, settings: Settings) -> Pull | None:
-    """Return what holds a network near the weights it comes with; random ones are not worth keeping."""
-    trained = pretrained(network) or is_model(settings.weights)
-    if not settings.start_decay or settings.freeze or not trained:
-        return None
-    return Pull(network.backbone_parameters(), settings.start_decay)
-
-
 def _prepared(feed: Feed, network: EmbeddingNetwork, settings: Settings, folder: Path) -> Feed:
     """Return the feed as steps read it: features of a frozen network, or images in the memory of the GPU."""
     if settings.freeze:
@@ -224,7 +215,7 @@ def _other_objective(settings: Settings, bank: CentreBank, search: Choice, n_cla
     if (s.wide or s.whiten) and objective.has_logits and s.task == "classify":
         raise InputError(
             f"The settings 'wide' and 'whiten' are for embeddings: '{s.loss}' answers by a layer on top of them, "
-            "which cannot be reduced. Leave 'wide' at auto and 'whiten' at 0."
+            "which cannot be reduced. Leave both at 'auto'."
         )
     return objective
 

@@ -67,7 +67,6 @@ def augmentation(spec: InputSpec, settings: Settings) -> Augmentation:
         crop=settings.crop,
         scale=(settings.crop_scale, 1.0),
         flip=settings.flip,
-        colour=settings.colour,
         mean=spec.mean,
         std=spec.std,
     )

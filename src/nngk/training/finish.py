@@ -5,17 +5,21 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn.functional import normalize
 
 from nngk.errors import InputError
 from nngk.metrics import classification_scores, evaluate, has_pairs
 from nngk.model.features import Describer
 from nngk.model.model import Model
 from nngk.model.unknown import Familiar
-from nngk.networks.embedding_layer.reduction import reduce_embedding
+from nngk.networks.embedding_layer.reduction import reduce_embedding, reduced
 from nngk.training.build import choose_search, new_bank, new_engine
 from nngk.training.feed import Features
 from nngk.training.run import Run
-from nngk.training.validation import classifier_sigma
+from nngk.training.validation import classifier_sigma, comparable
+
+WHITENINGS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
 
 
 def finish(run: Run, seconds: float, measured: Model | None = None) -> Model:
@@ -79,20 +83,42 @@ def still_familiar(measured: Model, model: Model) -> Familiar:
 
 
 def narrow(run: Run) -> None:
-    """Reduce a network that was trained wide to the size that was asked for, and even out what it is left with.
+    """Reduce a network that was trained wide to the size that was asked for, and even out its components.
 
-    Its bank then waits for new centres.
+    The share of ``whiten`` is settled here. The bank then waits for new centres.
     """
     s = run.settings
-    if not s.dim or not (s.whiten or (s.wide or 0) > s.dim):
+    if not s.dim:
+        return
+    chosen = s.whiten is None and s.task == "metric" and comparable(run.feed.val.labels, s.task)
+    if not (chosen or s.whiten or (s.wide or 0) > s.dim):
         return
     features = run.embed(run.feed.train, Features(run.network, run.frozen))
+    run.settings = s = replace(s, whiten=best_whitening(run, features, s.dim) if chosen else s.whiten or 0.0)
     reduce_embedding(run.network, features, s.dim, s.whiten)
     bank = new_bank(s, run.feed.train.labels, run.network.dim, run.device)
     with torch.no_grad():
         bank.theta.copy_(run.bank.theta)
     run.bank = bank
     run.refresher.engine = new_engine(choose_search(s, bank), s, bank)
+
+
+def best_whitening(run: Run, known: Tensor, dim: int) -> float:
+    """Return how far to even out the components of the embeddings, chosen on the validation classes.
+
+    It is the share with the highest mean of Recall@1 and MAP@R; ``known`` are the embedding layer's inputs for the
+    training images.
+    """
+    layer = run.network.head.linear
+    assert layer is not None
+    new, labels = run.embed(run.feed.val, Features(run.network, run.frozen)), run.feed.val.labels.to(run.device)
+    scores = {}
+    for share in WHITENINGS:
+        with torch.no_grad():
+            x = reduced(layer, known, dim, share)(new)
+        found = evaluate(normalize(x) if run.network.head.normalise else x, labels, ks=(1,), nmi_seeds=0)
+        scores[share] = found["recall@1"] + found["map@r"]
+    return max(scores, key=scores.__getitem__)
 
 
 def final_sigma(run: Run) -> float:

@@ -39,28 +39,6 @@ def create_optimiser(
     return torch.optim.AdamW(groups, lr=own, fused=fused)
 
 
-class Pull:
-    """Weight decay towards the weights of now instead of towards zero.
-
-    >>> weight = nn.Parameter(torch.zeros(1))
-    >>> pull = Pull([weight], decay=2.0)
-    >>> _ = weight.data.fill_(1.0)
-    >>> pull(lr=0.25)
-    >>> weight.item()
-    0.5
-    """
-
-    def __init__(self, parameters: list[nn.Parameter], decay: float) -> None:
-        self.parameters = [p for p in parameters if p.requires_grad]
-        self.start = [p.detach().clone() for p in self.parameters]
-        self.decay = decay
-
-    def __call__(self, lr: float) -> None:
-        """Move the weights back by the share that a step at this learning rate asks for."""
-        with torch.no_grad():
-            torch._foreach_lerp_(self.parameters, self.start, min(1.0, self.decay * lr))
-
-
 def rate_of(settings: Settings) -> float:
     """Return the learning rate of settings that leave nothing open. Raise InputError if they do.
 

@@ -75,16 +75,7 @@ LARGER: dict[str, Any] = {"resize": 320, "crop_size": 288, "train_crop_size": 22
 # What else serves unseen classes, by network: see docs/recipe.md.
 OWN: dict[str, dict[str, Any]] = {
     "googlenet": {"layers": 3, "wide": 2048, "whiten": 0.2, "lr": 4e-5},
-    # Training teaches little that serves classes never seen and can destroy much: weights are held near their start,
-    # and the directions that tell the training classes apart are evened out.
-    "resnet50": {
-        "resize": 400,
-        "crop_size": 352,
-        "train_crop_size": 224,
-        "start_decay": 50.0,
-        "colour": 0.1,
-        "whiten": 0.2,
-    },
+    "resnet50": {"resize": 400, "crop_size": 352, "train_crop_size": 224},
 }
 
 
@@ -175,10 +166,7 @@ def metric_settings(preset: str, dim: int | None, network: str = "googlenet") ->
     if preset == "frozen":
         return replace(BEST, task="metric", dim=dim, **FROZEN)
     own = of_family(OWN, network, {})
-    if not dim:
-        own = own | {"wide": None, "whiten": 0.0}
-    elif dim >= (own.get("wide") or 0):
-        own = own | {"wide": None}
+    own = own | ({"wide": None, "whiten": None} if not dim or dim >= (own.get("wide") or 0) else {})
     return replace(BEST, task="metric", dim=dim, **own)
 
 

@@ -22,7 +22,6 @@ from nngk.networks.embedding_layer.projection import start_projection
 from nngk.training.checkpoint import load_checkpoint, put_back, save_checkpoint, tensors_of
 from nngk.training.feed import Examples, Features, Feed
 from nngk.training.model_weights import is_model
-from nngk.training.optimiser import Pull
 from nngk.training.settings import Settings
 
 Stage = Callable[[str], contextlib.AbstractContextManager[Any]]  # around what belongs together in a step
@@ -68,7 +67,6 @@ class Run:
     objective: Objective
     optimiser: torch.optim.Optimizer
     steps_per_epoch: int
-    pull: Pull | None = None  # towards the weights that the network started with
     last_epoch: int = 0  # where to stop on the way; 0: after all epochs of the settings
     notes: list[str] = field(default_factory=list)  # what was decided while it was built, for a person
     at: RunState = field(default_factory=RunState)

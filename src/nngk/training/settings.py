@@ -99,13 +99,15 @@ class Settings:
         most=16384,
         empty="auto",
     )
-    whiten: float = setting(
-        0.0,
+    whiten: float | None = setting(
+        None,
         NETWORK,
         "Even out the principal components of the embeddings when training ends: 0 leaves the spread of each as it is, "
-        "1 makes all equal. Directions that tell the training classes apart then count less for classes never seen.",
+        "1 makes all equal. With 'auto' it is chosen on validation classes for the task metric, and 0 otherwise. "
+        "It helps to tell unseen classes apart where the training classes differ in a few directions only.",
         least=0,
         most=1,
+        empty="auto",
     )
     pool: Literal["avg", "max", "avg+max", "gem"] = setting(
         defaults.POOL,
@@ -215,14 +217,6 @@ class Settings:
         IMAGES,
         "Mirror training images at random. Switch it off where left and right mean something, as with digits.",
         everyday=True,
-    )
-    colour: float = setting(
-        0.0,
-        IMAGES,
-        "Vary the brightness, contrast and saturation of training images by up to this share, and make this share of "
-        "them grey. It helps where colour does not tell classes apart, as with cars.",
-        least=0,
-        below=1,
     )
     val_fraction: float = setting(
         defaults.VAL_FRACTION,
@@ -395,14 +389,6 @@ class Settings:
         least=0,
         most=LARGEST,
     )
-    start_decay: float = setting(
-        0.0,
-        OPTIMISATION,
-        "Decay the weights of the network towards those that it started with. It is weight decay with another goal: a "
-        "pretrained network knows more than the training classes can teach. A network that starts at random has none.",
-        least=0,
-        most=LARGEST,
-    )
     warmup: float = setting(
         0.1,
         OPTIMISATION,
@@ -470,10 +456,9 @@ class Settings:
         check_values(self)
         listed = not self.drop_centres or bool(self.n_neighbours)
         self._require(listed, "drop_centres", "0 without neighbour lists ('n_neighbours' is none)")
-        self._require(
-            bool(self.dim) or not self.whiten, "whiten", "0 where there is no embedding layer ('dim' is none)"
-        )
-        self._require(not self.wide or bool(self.dim), "wide", "auto where there is no embedding layer ('dim' is none)")
+        layer = "where there is no embedding layer ('dim' is none)"
+        self._require(bool(self.dim) or not self.whiten, "whiten", f"0 {layer}")
+        self._require(not self.wide or bool(self.dim), "wide", f"auto {layer}")
         self._require(not self.wide or self.wide >= (self.dim or 0), "wide", "at least as large as 'dim'")
 
     def _require(self, holds: bool, field: str, expected: str) -> None:

@@ -25,8 +25,6 @@ def take_step(run: Run, images: Tensor, labels: Tensor, indices: Tensor) -> Tens
         if settings.clip:
             torch.nn.utils.clip_grad_norm_([p for g in run.optimiser.param_groups for p in g["params"]], settings.clip)
         run.optimiser.step()
-        if run.pull is not None:
-            run.pull(run.optimiser.param_groups[0]["lr"])
     return loss.detach()
 
 

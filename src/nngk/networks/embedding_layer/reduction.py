@@ -26,7 +26,12 @@ def reduce_embedding(network: EmbeddingNetwork, features: Tensor, dim: int, whit
 
 
 def reduced(wide: nn.Linear, features: Tensor, dim: int, whiten: float = 0.0) -> nn.Linear:
-    """Return a layer for the first ``dim`` principal components of a layer's outputs over ``features``, evened out."""
+    """Return a layer for the first ``dim`` principal components of a layer's outputs over ``features``, evened out.
+
+    Where nothing is to change it is the layer itself.
+    """
+    if not whiten and dim == wide.out_features:
+        return wide
     with torch.no_grad():
         outputs = wide(features.to(wide.weight))
         centre = outputs.mean(0)
