@@ -161,7 +161,9 @@ def test_what_is_not_reduced_can_be_evened_out(data, tmp_path):
 
 
 def test_how_far_to_even_out_is_chosen_on_validation_classes(data, tmp_path):
-    run = make_run(data, tmp_path / "run", task="metric", dim=8, epochs=1, val_fraction=0.5, test_fraction=0.0)
+    run = make_run(
+        data, tmp_path / "run", task="metric", dim=8, whiten=None, epochs=1, val_fraction=0.5, test_fraction=0.0
+    )
     run.begin()
     features = Features(run.network, run.frozen)
     known, new = (run.embed(part, features) for part in (run.feed.train, run.feed.val))

@@ -25,7 +25,10 @@ def test_presets_are_those_of_the_experiments():
         of_experiments = metric_settings(name, 64, "googlenet-bvlc")
         start = "projection" if name == "paper" else "auto"  # the discriminant, where the network is pretrained
         lr = of_experiments.lr if name == "paper" else None  # the data choose it
-        chosen = replace(of_experiments, network="googlenet-bvlc", embedding_start=start, lr=lr)
+        whiten = (
+            None if name == "frozen" else of_experiments.whiten
+        )  # chosen on validation classes, unless it is settled
+        chosen = replace(of_experiments, network="googlenet-bvlc", embedding_start=start, lr=lr, whiten=whiten)
         assert preset_settings(name, asked) == chosen
     flowers = classify_settings("best", "resnet50", classes=102)
     assert flowers.dim == 101

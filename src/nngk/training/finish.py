@@ -94,8 +94,9 @@ def narrow(run: Run) -> None:
     if not (chosen or s.whiten or (s.wide or 0) > s.dim):
         return
     features = run.embed(run.feed.train, Features(run.network, run.frozen))
-    run.settings = s = replace(s, whiten=best_whitening(run, features, s.dim) if chosen else s.whiten or 0.0)
-    reduce_embedding(run.network, features, s.dim, s.whiten)
+    share = best_whitening(run, features, s.dim) if chosen else s.whiten or 0.0
+    reduce_embedding(run.network, features, s.dim, share)
+    run.settings = s = replace(s, whiten=share)
     bank = new_bank(s, run.feed.train.labels, run.network.dim, run.device)
     with torch.no_grad():
         bank.theta.copy_(run.bank.theta)

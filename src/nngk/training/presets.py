@@ -120,8 +120,10 @@ def preset_settings(
         rates = classify_rates(name, asked.loss)
         if rates:  # an experiment chooses among them
             base = replace(base, lr=rates[len(rates) // 2])
-    if name in ("best", "frozen"):  # the data choose the rate; an untrained network has nothing to discriminate
+    if name in ("best", "frozen"):  # the data choose these; an untrained network has nothing to discriminate
         base = replace(base, lr=None, embedding_start="auto")
+        if asked.task == "metric":
+            base = replace(base, whiten=base.whiten or None)
     return Settings.from_dict(base.to_dict() | dict(given), source)
 
 
@@ -166,7 +168,7 @@ def metric_settings(preset: str, dim: int | None, network: str = "googlenet") ->
     if preset == "frozen":
         return replace(BEST, task="metric", dim=dim, **FROZEN)
     own = of_family(OWN, network, {})
-    own = own | ({"wide": None, "whiten": None} if not dim or dim >= (own.get("wide") or 0) else {})
+    own = own | ({"wide": None, "whiten": 0.0} if not dim or dim >= (own.get("wide") or 0) else {})
     return replace(BEST, task="metric", dim=dim, **own)
 
 

@@ -100,7 +100,7 @@ class Settings:
         empty="auto",
     )
     whiten: float | None = setting(
-        None,
+        0.0,
         NETWORK,
         "Even out the principal components of the embeddings when training ends: 0 leaves the spread of each as it is, "
         "1 makes all equal. With 'auto' it is chosen on validation classes for the task metric, and 0 otherwise. "
