@@ -209,11 +209,7 @@ def _read(folder: Path) -> Stored:
 def _network(folder: Path, config: dict[str, Any], tensors: dict[str, Tensor]) -> EmbeddingNetwork:
     """Return the network of a configuration with its weights, of which each must be there and finite."""
     try:
-        network = EmbeddingNetwork.from_config(config)
-        for name, own in network.state_dict().items():
-            if name in tensors and tensors[name].dtype != own.dtype:
-                raise ValueError(f"'{name}' should be {own.dtype}, not {tensors[name].dtype}")
-        network.load_state_dict(tensors)
+        network = EmbeddingNetwork.from_state(config, tensors)
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError) as error:
         raise damaged_model(folder, str(error).strip().splitlines()[-1].strip() or type(error).__name__) from None
     for name, tensor in tensors.items():
