@@ -37,8 +37,8 @@ def _padding(side: int, kernel: int, stride: int) -> tuple[int, int]:
 
 
 def _conv(channels: int, out: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> nn.Conv2d:
-    how = {"kernel_size": kernel, "stride": stride, "groups": groups, "bias": False}
-    conv = SameConv(channels, out, **how) if stride > 1 else nn.Conv2d(channels, out, padding=kernel // 2, **how)
+    kind, padding = (SameConv, 0) if stride > 1 else (nn.Conv2d, kernel // 2)
+    conv = kind(channels, out, kernel, stride, padding, groups=groups, bias=False)
     nn.init.normal_(conv.weight, 0, math.sqrt(2 * groups / (kernel**2 * out)))
     return conv
 

@@ -9,8 +9,8 @@ from torch import nn
 
 from nngk.errors import InputError
 from nngk.networks.backbones.googlenet import GoogLeNetBVLC
-from nngk.networks.backbones.small import SmallNetwork
 from nngk.networks.backbones.lite0 import EfficientNetLite0
+from nngk.networks.backbones.small import SmallNetwork
 from nngk.networks.backbones.timm import build_timm, timm_input
 from nngk.networks.input_spec import HALF, InputSpec
 
