@@ -87,7 +87,10 @@ def _training(run: Path) -> str:
         if len(points) > 1:
             xs, ys = zip(*points)
             drawn.append(f"<figure><figcaption>{title}</figcaption>{curve(title, xs, ys, percent)}</figure>")
-    said = "One point for each epoch. Where the validation curve falls while the loss still sinks, training went on too long."
+    said = (
+        "One point for each epoch. Where validation gets worse while the training loss still falls, training went on "
+        "for too long."
+    )
     return _section("Training", said, f'<div class="row" id="curves">{"".join(drawn)}</div>')
 
 
@@ -109,7 +112,8 @@ def _classes(model: Model, findings: Findings) -> str:
             rows.append((share, count, name, wilson_interval(share, count)))
     rows.sort(key=lambda row: (row[0], -row[1]))
     lines = "".join(
-        f"<tr><td>{_safe(name)}</td><td class=n>{share:.0%}</td><td>{bar(share, low, high)}</td><td class=n>{count}</td></tr>"
+        f"<tr><td>{_safe(name)}</td><td class=n>{share:.0%}</td><td>{bar(share, low, high)}</td>"
+        f"<td class=n>{count}</td></tr>"
         for share, count, name, (low, high) in rows[:WORST]
     )
     more = f"<p>{len(rows) - WORST} better classes are not listed.</p>" if len(rows) > WORST else ""
@@ -146,7 +150,7 @@ def _mistakes(findings: Findings) -> str:
     if not findings.mistakes:
         return _section("Mistakes", "Every answer was right.", "")
     said = (
-        "The wrong answers that were given most surely, with the model's images that decided them and each one's share. "
+        "The wrong answers that were given most surely, with the model's images that decided them and their shares. "
         "Some of them may be photos with a wrong label."
     )
     return _section("Mistakes", said, f'<div id="mistakes">{"".join(map(_mistake, findings.mistakes))}</div>')

@@ -34,7 +34,8 @@ def write_page(demo: Demonstration, path: Path, seconds: float) -> None:
         files("nngk.experiments.demo").joinpath("page.html").read_text(encoding="utf-8")
     )
     html = template.render(
-        scores={name: f"{value:.1%}" for name, value in demo.scores().items()},
+        scores=[(n, f"{v:.1%}", said) for (n, v), said in zip(demo.scores().items(), demo.sentences(), strict=True)],
+        reliability=demo.reliability(),
         curves=curves(demo.log),
         tsne=embedding_map(demo),
         examples=examples(demo),
