@@ -18,7 +18,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would compute
 
 
 class Printed:
-    """What is printed of answers; JSON is one list, whose rows come one by one."""
+    """What is printed of answers, as a context; JSON is one list, whose rows come one by one."""
 
     def __init__(self, as_json: bool, as_csv: bool, columns: tuple[str, ...]) -> None:
         if as_json and as_csv:
@@ -46,9 +46,11 @@ class Printed:
         row = {"image": name, "error": str(why)}
         self.put(row, [row], [])
 
-    def end(self) -> None:
-        """Close the list."""
-        if self.as_json:
+    def __enter__(self) -> "Printed":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self.as_json and (self.rows or kind is None):  # what was begun is closed, also before an error
             click.echo("\n]" if self.rows else "[]")
 
 

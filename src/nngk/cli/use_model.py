@@ -73,21 +73,22 @@ def classify_command(
     from nngk.model.stream import classify_each
 
     m, names, pictures = _opened(model, images, device)
-    written = Printed(as_json, as_csv, CLASSIFIED)
-    for name, answer in _each(names, classify_each(m, pictures, evidence), "classifying", strict, skip_broken):
-        if isinstance(answer, InputError):
-            written.broken(name, answer)
-            continue
-        if reject is not None:
-            answer = replace(answer, is_unknown=answer.unknown > reject)
-        # A softmax layer says its answer without them; they are what the kernels would have gone by.
-        why = "because of" if m.classifier == "kernels" else "near"
-        lines = [f"{name}: {answer}  ({answer.familiarity()})"]
-        lines += [f"  {probability:7.2%}  {label}" for label, probability in list(answer.probabilities.items())[:top]]
-        lines += [f"    {why} {e.image} ({e.label}), {e.share:.1%}" for e in answer.evidence]
-        row = _row(name, answer)
-        written.put(row, [row], lines)
-    written.end()
+    with Printed(as_json, as_csv, CLASSIFIED) as written:
+        for name, answer in _each(names, classify_each(m, pictures, evidence), "classifying", strict, skip_broken):
+            if isinstance(answer, InputError):
+                written.broken(name, answer)
+                continue
+            if reject is not None:
+                answer = replace(answer, is_unknown=answer.unknown > reject)
+            # A softmax layer says its answer without them; they are what the kernels would have gone by.
+            why = "because of" if m.classifier == "kernels" else "near"
+            lines = [f"{name}: {answer}  ({answer.familiarity()})"]
+            lines += [
+                f"  {probability:7.2%}  {label}" for label, probability in list(answer.probabilities.items())[:top]
+            ]
+            lines += [f"    {why} {e.image} ({e.label}), {e.share:.1%}" for e in answer.evidence]
+            row = _row(name, answer)
+            written.put(row, [row], lines)
 
 
 def _opened(model: Path, images: tuple[Path, ...], device: str) -> "tuple[Model, list[str], list[Any]]":
@@ -148,16 +149,15 @@ def search_command(
     from nngk.model.stream import search_each
 
     m, names, pictures = _opened(model, images, device)
-    written = Printed(as_json, as_csv, FOUND)
     found = search_each(m, pictures, max(1, min(10, len(m.centres))) if k is None else k)
-    for name, hits in _each(names, found, "searching", strict, skip_broken):
-        if isinstance(hits, InputError):
-            written.broken(name, hits)
-            continue
-        rows = [{**vars(e), "image": name, "rank": i + 1, "found": e.image} for i, e in enumerate(hits)]
-        lines = [f"{name}:", *(f"  {e.distance:8.4f}  {e.label}  {e.image}" for e in hits)]
-        written.put({"image": name, "found": [vars(e) for e in hits]}, rows, lines)
-    written.end()
+    with Printed(as_json, as_csv, FOUND) as written:
+        for name, hits in _each(names, found, "searching", strict, skip_broken):
+            if isinstance(hits, InputError):
+                written.broken(name, hits)
+                continue
+            rows = [{**vars(e), "image": name, "rank": i + 1, "found": e.image} for i, e in enumerate(hits)]
+            lines = [f"{name}:", *(f"  {e.distance:8.4f}  {e.label}  {e.image}" for e in hits)]
+            written.put({"image": name, "found": [vars(e) for e in hits]}, rows, lines)
 
 
 @click.command("evaluate")

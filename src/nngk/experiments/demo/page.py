@@ -82,14 +82,14 @@ def embedding_map(demo: Demonstration) -> str:
 
 
 def examples(demo: Demonstration, each: int = 2) -> list[dict[str, Any]]:
-    """Return answers worth looking at: some of the new digits, some of the trained ones, and mistakes if any."""
+    """Return answers worth looking at: some of the new digits, some of the trained ones, and the surest mistakes."""
     truth = demo.truth()
     right = [answer.label == name for answer, name in zip(demo.after, truth)]
     new = [i for i, name in enumerate(truth) if name in NEW and right[i]]
     old = [i for i, name in enumerate(truth) if name not in NEW and right[i]]
     # The least certain are the ones whose evidence is worth reading.
     uncertain = sorted(old, key=lambda i: demo.after[i].probability)
-    wrong = [i for i in range(len(truth)) if not right[i]]
+    wrong = sorted((i for i in range(len(truth)) if not right[i]), key=lambda i: -demo.after[i].probability)
     chosen = [*new[:each], *[i for i in new if i not in new[:each]][-each:], *uncertain[:each], *wrong[: 2 * each]]
     return [_example(demo, i, truth[i]) for i in chosen]
 
