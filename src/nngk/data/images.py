@@ -72,9 +72,9 @@ class Images:
             self._packs, self._where[:, 0], self._where[:, 1] = cached(
                 table, size, squash, Path(cache), self.threads, progress, tolerant=tolerant
             )
-            known = broken_rows(self._packs, self._where)
-            self.broken = known if tolerant else {}
-            self._again |= set() if tolerant else known.keys()  # decoding them says what is wrong
+            for row in broken_rows(self._packs, self._where):
+                self._again.add(row)
+                self._decode(row)  # it may be well by now: what was missing may have been a package
 
     def __len__(self) -> int:
         return len(self.table)

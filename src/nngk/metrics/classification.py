@@ -20,7 +20,7 @@ def wilson_interval(share: float, count: int, z: float = 1.959964) -> tuple[floa
         raise InputError(f"An interval needs a share from 0 to 1 of at least one thing; got {share} of {count}.")
     middle = (share + z * z / (2 * count)) / (1 + z * z / count)
     half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    return max(0.0, middle - half), min(1.0, middle + half)
+    return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))
 
 
 def top_k_accuracy(probabilities: Any, labels: Any, k: int = 1) -> float:

@@ -55,11 +55,10 @@ def cached(
     return packs, found[:, 0], found[:, 1]
 
 
-def broken_rows(packs: list[Pack], where: np.ndarray) -> dict[int, str]:
-    """Return why pictures could not be read, by their row in ``where``, which has their packs and rows there."""
-    known = [{int(row): why for row, why in (pack.meta.get("broken") or {}).items()} for pack in packs]
-    rows = enumerate(where.tolist())
-    return {place: known[number][row] for place, (number, row) in rows if row in known[number]}
+def broken_rows(packs: list[Pack], where: np.ndarray) -> list[int]:
+    """Return the rows of ``where``, which has packs and rows there, whose pictures could not be read."""
+    known = [{int(row) for row in pack.meta.get("broken") or ()} for pack in packs]
+    return [place for place, (number, row) in enumerate(where.tolist()) if row in known[number]]
 
 
 def _shard(folder: Path, size: int, squash: bool, table: ImageTable, missing: np.ndarray) -> Path:
