@@ -23,7 +23,7 @@ from nngk.errors import printable
 def add_command(
     model: Path,
     name: str,
-    images: tuple[Path, ...],
+    images: tuple[str, ...],
     yes: bool,
     strict: bool,
     skip_broken: bool,

@@ -49,7 +49,7 @@ def sure(question: str) -> None:
     raise InputError(f"{question} If it is as you want it, say so with --yes.")
 
 
-def given_images(given: Sequence[Path]) -> tuple[list[str], list[Any]]:
+def given_images(given: Sequence[str | Path]) -> tuple[list[str], list[Any]]:
     """Return the names of images and what to read them from; in place of a folder the images in it.
 
     What lies in a folder and is not read is said.
@@ -59,8 +59,7 @@ def given_images(given: Sequence[Path]) -> tuple[list[str], list[Any]]:
 
     names: list[str] = []
     pictures: list[Any] = []
-    for path in given:
-        text = str(path).replace(":/", "://", 1) if str(path).lower().startswith(("http:/", "https:/")) else str(path)
+    for text, path in ((str(each), Path(each)) for each in given):
         if text == STDIN:
             found: list[Any] = [_standard_input()]
         elif is_address(text):
@@ -90,7 +89,7 @@ def _standard_input() -> bytes:
     return data
 
 
-def readable_images(given: Sequence[Path], tolerance: "Tolerance") -> tuple[list[Any], int]:
+def readable_images(given: Sequence[str | Path], tolerance: "Tolerance") -> tuple[list[Any], int]:
     """Return the images that can be read, and how many were given."""
     from nngk.data.decode import load_image
 

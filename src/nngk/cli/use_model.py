@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nngk.model import Answer, Model
 
 model_argument = click.argument("model", type=folder_or_file)
-images_argument = click.argument("images", nargs=-1, required=True, type=folder_or_file)
+images_argument = click.argument("images", nargs=-1, required=True)
 
 
 @click.command("classify")
@@ -56,7 +56,7 @@ images_argument = click.argument("images", nargs=-1, required=True, type=folder_
 @csv_option
 def classify_command(
     model: Path,
-    images: tuple[Path, ...],
+    images: tuple[str, ...],
     top: int,
     evidence: int,
     reject: float | None,
@@ -91,7 +91,7 @@ def classify_command(
             written.put(row, [row], lines)
 
 
-def _opened(model: Path, images: tuple[Path, ...], device: str) -> "tuple[Model, list[str], list[Any]]":
+def _opened(model: Path, images: tuple[str, ...], device: str) -> "tuple[Model, list[str], list[Any]]":
     """Return the model and the images; a model that is missing is named before an image that is."""
     from nngk.model.model import Model
     from nngk.model.storage import require_model
@@ -136,7 +136,7 @@ def _row(name: str, answer: "Answer") -> dict[str, Any]:
 @csv_option
 def search_command(
     model: Path,
-    images: tuple[Path, ...],
+    images: tuple[str, ...],
     k: int | None,
     strict: bool,
     skip_broken: bool,

@@ -118,8 +118,7 @@ def intervals(scores: dict[str, Any], images: int | None = None) -> dict[str, tu
     count = int(scores.get("images", 0)) if images is None else images
     if not 0 < count <= FEW_IMAGES:
         return {}
-    shares = [name for name in scores if name in ("accuracy", "top5_accuracy") or name.startswith("recall@")]
-    return {name: wilson_interval(scores[name], count) for name in shares}
+    return {name: wilson_interval(scores[name], count) for name in ("accuracy", "top5_accuracy") if name in scores}
 
 
 def unknown_scores(model: Model, known: Described, right: Tensor, unknown: Described) -> dict[str, float | int]:

@@ -149,6 +149,8 @@ def _keep_thumbnails(model: Model, run: Run) -> None:
             return
         made += small
     model.keep_thumbnails(made)
+    megabytes = sum(map(len, made)) / 1e6
+    say(f"Thumbnails of the images take {megabytes:.1f} MB of the model (--no-thumbnails leaves them out).")
 
 
 def _settle_rate(run: Run, settings: Settings, stopping: Callable[[], bool]) -> None:
