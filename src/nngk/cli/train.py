@@ -44,7 +44,7 @@ from nngk.progress import say
 @click.option("--force", is_flag=True, help="Replace the model that is in --out.")
 @data_dir_option
 @boxes_option()
-@click.option("--yes", is_flag=True, help="Take a folder as it is, even where its classes seem to lie deeper.")
+@seldom("--yes", is_flag=True, help="Take a folder as it is, even where its classes seem to lie deeper.")
 @click.option("--skip-broken", cls=GroupedOption, is_flag=True, help=SKIP_BROKEN)
 @seldom("--strict", is_flag=True, help=STRICT)
 @seldom("--allow-missing", is_flag=True, help=ALLOW_MISSING)
