@@ -24,6 +24,7 @@ MAY_IMPORT = {
     "sklearn": {"kernel", "search", "model"},
     "training": {"kernel", "bank", "losses", "search", "data", "networks", "metrics", "model"},
     "web": {"model", "networks", "data"},
+    "report": {"model", "metrics", "data", "kernel"},
     "experiments": {"kernel", "bank", "losses", "search", "data", "networks", "metrics", "model", "training"},
 }
 SKINS = {"cli", "__init__", "__main__", "moved"}  # these may import everything

@@ -31,8 +31,9 @@ def demonstration(tmp_path_factory):
 @pytest.mark.thorough
 def test_the_demonstration_measures_what_it_says(demonstration):
     _, out, said = demonstration
-    eight, retrieval, unknown, ten = said["scores"].values()
+    eight, retrieval, unknown, ten, confidence = said["scores"].values()
     assert eight >= 0.97 and retrieval >= 0.95 and unknown >= 0.9 and ten >= 0.88
+    assert abs(confidence - ten) < 0.08  # it means something: about as sure as right
     assert (out / "model" / "model.json").exists() and (out / "digits" / "9").is_dir()
 
 
@@ -59,6 +60,8 @@ def test_the_page_in_a_browser(demonstration, tmp_path):
         page.goto(out.joinpath("index.html").as_uri())
         shown = page.locator("#scores .score b").all_inner_texts()
         assert shown == [f"{value:.1%}" for value in said["scores"].values()]
+        assert page.locator("#scores .score small").count() == len(said["scores"])  # a sentence on each
+        assert page.locator("#reliability tr").count() >= 4
         assert page.locator("#shown img").count() == 10
         assert page.locator("#answers .answer").count() >= 4
         assert page.locator("#answers .answer .evidence img").count() >= 20

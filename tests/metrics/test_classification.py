@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from nngk.errors import InputError
-from nngk.metrics import expected_calibration_error, top_k_accuracy
+from nngk.metrics import expected_calibration_error, top_k_accuracy, wilson_interval
 
 
 def random_probabilities(n, classes, seed, sharpness=2.0):
@@ -58,3 +58,20 @@ def test_a_calibrated_classifier_has_almost_none_and_a_boaster_has_it_all():
 def test_bad_input(call, message):
     with pytest.raises(InputError, match=message):
         call()
+
+
+@pytest.mark.parametrize(("right", "count"), [(0, 5), (3, 7), (27, 36), (10, 10)])
+def test_wilsons_interval_solves_its_equation(right, count):
+    """Its ends are the shares p from which the measured one is exactly z standard deviations away."""
+    share, z = right / count, 1.959964
+    low, high = wilson_interval(share, count)
+    assert 0 <= low <= share <= high <= 1
+    for end in (low, high):
+        if 1e-12 < end < 1 - 1e-12:
+            assert (share - end) ** 2 == pytest.approx(z * z * end * (1 - end) / count, rel=1e-6)
+
+
+def test_wilsons_interval_refuses_nonsense():
+    for share, count in ((0.5, 0), (1.5, 3), (float("nan"), 3)):
+        with pytest.raises(InputError):
+            wilson_interval(share, count)

@@ -240,10 +240,10 @@ def test_refusals(model, fresh):
     assert model.class_names == ["cross", "disc", "frame"]
 
 
-@pytest.mark.parametrize("images", [None, 3, 2.5, b"bytes", {"a": 1}])
+@pytest.mark.parametrize("images", [None, 3, 2.5, {"a": 1}])
 @pytest.mark.parametrize("question", ["embed", "classify", "search"])
 def test_what_is_no_list_of_images(model, question, images):
-    with pytest.raises(InputError, match="Images are paths, PIL images, arrays or tensors"):
+    with pytest.raises(InputError, match="Images are paths, bytes of files, PIL images, arrays or tensors"):
         getattr(model, question)(images)
     with pytest.raises(InputError, match="Images are paths"):
         model.add("new", images)

@@ -309,7 +309,7 @@ def test_a_folder_of_the_version_before_is_read_and_written_in_the_new_format(fo
     same(model, good)
     model.save(folder)
     record = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-    assert record["format"] == 3 and len(record["checksum"]) == 64
+    assert record["format"] == 4 and len(record["checksum"]) == 64
     same(Model.load(folder), good)
 
 
@@ -334,8 +334,8 @@ def test_a_model_that_knew_densities_alone_answers_by_them(folder):
 
 
 def test_a_folder_of_a_version_to_come(folder):
-    rewrite(folder, lambda r: r.update(format=4, gallery="elsewhere"))
-    with pytest.raises(InputError, match=r"newer version of nngk \(format 4; this one reads up to 3\): update nngk"):
+    rewrite(folder, lambda r: r.update(format=5, gallery="elsewhere"))
+    with pytest.raises(InputError, match=r"newer version of nngk \(format 5; this one reads up to 4\): update nngk"):
         Model.load(folder)
 
 

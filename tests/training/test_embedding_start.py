@@ -71,7 +71,7 @@ def test_features_of_an_earlier_attempt_are_not_mistaken_for_ones_own(data, tmp_
 def test_runs_with_a_shared_cache_compute_features_once(data, tmp_path, monkeypatch):
     s = settings(freeze=True, cache=str(tmp_path / "cache"))
     train(data, s, out=tmp_path / "first")
-    monkeypatch.setattr("nngk.training.feed.embed", None)  # nothing is left to compute
+    monkeypatch.setattr("nngk.training.feed.embed_parts", None)  # nothing is left to compute
     parts = split(data, s.task, s.val_fraction, s.test_fraction, s.seed)
     assert len(build_run(parts, s, _made(tmp_path / "second")).feed.train.source.rows) == len(parts.train)
 

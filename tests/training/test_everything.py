@@ -50,14 +50,14 @@ def test_all_images_count_and_the_figures_are_those_of_images_held_out(data, tmp
 
 
 def test_features_are_not_computed_again(data, tmp_path, monkeypatch):
-    seen, whole = [], feeds.embed
+    seen, whole = [], feeds.embed_parts
 
     def counting(network, source, *args, **options):
         seen.append(len(source))
         return whole(network, source, *args, **options)
 
     monkeypatch.setattr(feeds, "feature_feed", feeds.feature_feed)
-    monkeypatch.setattr(feeds, "embed", counting)
+    monkeypatch.setattr(feeds, "embed_parts", counting)
     built, asked = [], loop.build_run
 
     def building(*args, **options):

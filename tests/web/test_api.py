@@ -192,6 +192,20 @@ def test_a_photo_whose_file_is_gone(colours, tmp_path):
         assert client.get("/classes/photos", params={"name": "nothing"}).status_code == 404
 
 
+def test_a_photo_whose_file_is_gone_is_shown_by_its_thumbnail(colours, tmp_path):
+    folder = shutil.copytree(colours, tmp_path / "model")
+    with Model.changing(folder, "cpu") as model:
+        model.keep_thumbnails([b""] * len(model.sources))
+        coloured("yellow", 1).save(tmp_path / "lost.png")
+        model.add("lost", [tmp_path / "lost.png"])
+    (tmp_path / "lost.png").unlink()
+    with serving(folder) as server, server.client() as client:
+        photo = client.get("/classes/photos", params={"name": "lost"}).json()["photos"][0]
+        shown = client.get(f"/photos/{photo}")
+        assert shown.status_code == 200 and shown.headers["content-type"] == "image/jpeg"
+        assert Image.open(io.BytesIO(shown.content)).size[0] > 0
+
+
 def test_state_counters_and_log(server):
     with server.client() as client:
         assert client.get("/health").json() == {"status": "alive"}

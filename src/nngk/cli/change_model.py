@@ -5,8 +5,9 @@ from pathlib import Path
 
 import click
 
+from nngk.cli.given_images import broken_options, readable_images, tolerance_of
 from nngk.cli.options import device_option, folder_or_file, json_option
-from nngk.cli.use_model import image_files, images_argument, model_argument
+from nngk.cli.use_model import images_argument, model_argument
 from nngk.defaults import FALSE_ALARMS
 from nngk.errors import printable
 
@@ -16,15 +17,28 @@ from nngk.errors import printable
 @click.argument("name")
 @images_argument
 @click.option("--yes", is_flag=True, help="Add a class whose name is nearly that of another.")
+@broken_options
 @device_option
 @json_option
-def add_command(model: Path, name: str, images: tuple[Path, ...], yes: bool, device: str, as_json: bool) -> None:
-    """Teach a model the class NAME by showing it IMAGES (files or folders), without training. A class that the model
-    knows gets more images. Says how many known images would be called NAME from now on."""
-    paths = image_files(images)
+def add_command(
+    model: Path,
+    name: str,
+    images: tuple[str, ...],
+    yes: bool,
+    strict: bool,
+    skip_broken: bool,
+    device: str,
+    as_json: bool,
+) -> None:
+    """Teach a model the class NAME by showing it IMAGES (files, folders, web addresses, or - for standard input),
+    without training. A class that the model knows gets more images. Says how many known images would be called NAME
+    from now on."""
     from nngk.model.adding import taken_over
     from nngk.model.model import Model
+    from nngk.model.storage import require_model
 
+    require_model(model)
+    paths, _ = readable_images(images, tolerance_of(strict, skip_broken))
     with Model.changing(model, device) as m:
         before = m.classes
         total = m.add(name, paths, sure=yes)
@@ -100,14 +114,25 @@ def remove_command(model: Path, name: str, as_json: bool) -> None:
     show_default=True,
     help="Call this share of the photos of known classes unknown.",
 )
+@broken_options
 @device_option
 @json_option
-def calibrate_command(model: Path, photos: tuple[Path, ...], false_alarms: float, device: str, as_json: bool) -> None:
+def calibrate_command(
+    model: Path,
+    photos: tuple[Path, ...],
+    false_alarms: float,
+    strict: bool,
+    skip_broken: bool,
+    device: str,
+    as_json: bool,
+) -> None:
     """Set where a model's answer becomes 'unknown', from PHOTOS (files or folders) of classes that it knows. They
     should be like those that it will be asked about, and none that it was trained on."""
-    paths = image_files(photos)
     from nngk.model.model import Model
+    from nngk.model.storage import require_model
 
+    require_model(model)
+    paths, _ = readable_images(photos, tolerance_of(strict, skip_broken))
     with Model.changing(model, device) as m:
         used = m.calibrate(paths, false_alarms)
     if as_json:

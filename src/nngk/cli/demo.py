@@ -46,6 +46,6 @@ def demo_command(out: Path, force: bool, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"page": str(out / "index.html"), "model": str(out / "model"), "scores": scores}))
         return
-    for name, value in scores.items():
-        click.echo(f"  {value:7.2%}  {name}")
+    for (name, value), said in zip(scores.items(), demo.sentences(), strict=True):
+        click.echo(f"  {value:7.2%}  {name}\n           {said}")
     click.echo(printable(f"The page is {out / 'index.html'}; the model is {out / 'model'}."))

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from nngk.cli.grouped_help import GroupedCommand
+from nngk.cli.given_images import SKIP_BROKEN, STRICT, sure, tolerance_of
+from nngk.cli.grouped_help import GroupedCommand, GroupedOption
 from nngk.cli.options import (
     ALLOW_MISSING,
     boxes_option,
@@ -19,6 +20,7 @@ from nngk.cli.options import (
 )
 from nngk.cli.settings_options import Chosen, settings_options
 from nngk.errors import printable
+from nngk.progress import say
 
 
 @click.command("train", cls=GroupedCommand)
@@ -42,6 +44,9 @@ from nngk.errors import printable
 @click.option("--force", is_flag=True, help="Replace the model that is in --out.")
 @data_dir_option
 @boxes_option()
+@seldom("--yes", is_flag=True, help="Take a folder as it is, even where its classes seem to lie deeper.")
+@click.option("--skip-broken", cls=GroupedOption, is_flag=True, help=SKIP_BROKEN)
+@seldom("--strict", is_flag=True, help=STRICT)
 @seldom("--allow-missing", is_flag=True, help=ALLOW_MISSING)
 @seldom("--skip-small-classes", is_flag=True, help="Leave out classes that have a single image.")
 @seldom("--tensorboard", is_flag=True, help="Write the log for TensorBoard as well.")
@@ -57,6 +62,9 @@ def train_command(
     force: bool,
     data_dir: Path | None,
     boxes: bool | None,
+    yes: bool,
+    skip_broken: bool,
+    strict: bool,
     allow_missing: bool,
     skip_small_classes: bool,
     tensorboard: bool,
@@ -81,6 +89,9 @@ def train_command(
     from nngk.device import pick_device
     from nngk.training.loop import train
 
+    tolerance = tolerance_of(strict, skip_broken)
+    if data_dir is None and Path(data).is_dir():
+        _look_at(Path(data), yes)
     table = read_images(
         data, data_dir=data_dir, task=settings.task, seed=settings.seed, allow_missing=allow_missing, crop_boxes=boxes
     )
@@ -98,6 +109,7 @@ def train_command(
         named=chosen.named if start is None or preset is None else list(chosen.values),
         start=start,
         allow_missing=allow_missing,
+        tolerance=tolerance,
     )
     if as_json:
         click.echo(json.dumps({"model": str(out), **model.info}))
@@ -108,14 +120,36 @@ def train_command(
     click.echo(printable(f"Try: nngk classify {out} IMAGE"))
 
 
+def _look_at(folder: Path, yes: bool) -> None:
+    """Say what is not read of a folder, and question one that is given by mistake."""
+    from nngk.data.datasets.by_name import recognise
+    from nngk.data.folder import doubt, overlooked
+    from nngk.data.packs.layout import was_pack
+    from nngk.files import readable
+
+    with readable():
+        if was_pack(folder) or recognise(folder) is not None:
+            return
+        question = "" if yes else doubt(folder)
+        if question:
+            sure(question)
+        said = overlooked(folder)
+    if said:
+        say(said)
+
+
 def _summary(info: dict[str, Any]) -> Iterator[str]:
     """Give what was measured on photos held out, and how many photos the saved model holds."""
+    from nngk.model.evaluate import intervals
+
     parts, last = info["measured"], info.get("last_training")
     if info.get("test"):
         before = ", before the last training" if last else ""
         yield f"Measured{before} on {parts['test']} photos held out, with {parts['training']} trained on:"
+    spans = intervals(info.get("test", {}), parts["test"])
     for name, value in info.get("test", {}).items():
-        yield f"  test {name.replace('_', ' '):<18} {value:7.2%}"
+        between = f"  (95% interval {spans[name][0]:.1%} to {spans[name][1]:.1%})" if name in spans else ""
+        yield f"  test {name.replace('_', ' '):<18} {value:7.2%}{between}"
     if last:
         yield f"The saved model holds all {last['images']} photos, and was trained on them after measuring."
     else:

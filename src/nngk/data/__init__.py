@@ -3,7 +3,7 @@
 from nngk.data.check import FolderReport, check_folder
 from nngk.data.datasets.by_name import DATASETS
 from nngk.data.datasets.download import download
-from nngk.data.decode import fitted, fitted_pictures, load_image, square, squares
+from nngk.data.decode import as_batch, fitted, fitted_pictures, load_image, square, squares
 from nngk.data.flat_pictures import FlatPictures
 from nngk.data.images import ImageDataset, Images
 from nngk.data.loading import BatchSource, batches
@@ -26,6 +26,7 @@ __all__ = [
     "ImageTable",
     "Images",
     "Split",
+    "as_batch",
     "batches",
     "centre_crop",
     "check_folder",

@@ -14,7 +14,7 @@ import torch
 from PIL import Image, ImageFile
 
 from nngk.data.flat_pictures import FlatPictures
-from nngk.data.opening import MOST_PIXELS, opened_picture, require_bounded
+from nngk.data.opening import MOST_PIXELS, opened_bytes, opened_picture, require_bounded
 from nngk.data.packs.layout import packed_picture
 from nngk.errors import InputError, whole_number
 from nngk.files import forbidden
@@ -41,12 +41,12 @@ LONGEST = 4  # times the shorter side: what a picture has beyond, at both ends o
 
 
 def load_image(source: Any) -> Image.Image:
-    """Return an upright RGB picture from a path, a PIL image, an array or a tensor.
+    """Return an upright RGB picture from a path, the bytes of a file, a PIL image, an array or a tensor.
 
     Arrays are (H, W), (H, W, C) or (C, H, W); integers span their type's range, floats span 0 to 1. Greyscale,
     palette, 16-bit and CMYK become RGB, transparency is laid on white, EXIF rotation is applied. Files of JPEG, PNG,
-    WebP, BMP, GIF, TIFF, PPM, AVIF, JPEG 2000 and TGA are read, up to 25 million pixels; larger JPEG pictures are
-    read at a half, a quarter or an eighth of their size.
+    WebP, BMP, GIF, TIFF, PPM, AVIF, JPEG 2000, TGA and, with the extra 'heic', HEIC are read, up to 25 million pixels;
+    larger JPEG pictures are read at a half, a quarter or an eighth of their size.
 
     >>> load_image(np.zeros((4, 6), dtype=np.uint8)).size
     (6, 4)
@@ -58,6 +58,8 @@ def _loaded(source: Any) -> tuple[Image.Image, float]:
     """Return a picture, and how much smaller it is than its file says."""
     if isinstance(source, (str, Path)):
         return _from_file(Path(source))
+    if isinstance(source, bytes):
+        return _from_bytes(source)
     if isinstance(source, Image.Image):
         return _from_image(source), 1.0
     if isinstance(source, torch.Tensor):
@@ -65,7 +67,8 @@ def _loaded(source: Any) -> tuple[Image.Image, float]:
     if isinstance(source, np.ndarray):
         return _from_array(source), 1.0
     raise InputError(
-        f"Cannot read an image from {type(source).__name__}: give a path, a PIL image, an array or a tensor."
+        f"Cannot read an image from {type(source).__name__}: give a path, the bytes of a file, a PIL image, an "
+        "array or a tensor."
     )
 
 
@@ -116,9 +119,7 @@ def squares(sources: Sequence[Any], size: int) -> torch.Tensor:
     >>> squares([np.zeros((4, 6), dtype=np.uint8)] * 2, 8).shape
     torch.Size([2, 3, 8, 8])
     """
-    if not len(sources):
-        return torch.empty((0, 3, size, size), dtype=torch.uint8)
-    return torch.stack([square(source, size) for source in sources])
+    return as_batch([square(source, size) for source in sources], size, squash=True)  # type: ignore[return-value]
 
 
 def fitted_pictures(sources: Sequence[Any], size: int, *, squash: bool = False) -> FlatPictures | torch.Tensor:
@@ -127,7 +128,19 @@ def fitted_pictures(sources: Sequence[Any], size: int, *, squash: bool = False) 
     >>> fitted_pictures([np.zeros((4, 6), dtype=np.uint8)], 8)[0].shape
     torch.Size([3, 8, 12])
     """
-    return squares(sources, size) if squash else FlatPictures.of([fitted(source, size) for source in sources])
+    return as_batch([fitted(source, size, squash=squash) for source in sources], size, squash=squash)
+
+
+def as_batch(pictures: Sequence[torch.Tensor], size: int, *, squash: bool = False) -> FlatPictures | torch.Tensor:
+    """Return decoded pictures as one batch: `FlatPictures`, or where they are squashed a stack of squares."""
+    if not squash:
+        return FlatPictures.of(list(pictures))
+    return torch.stack(list(pictures)) if len(pictures) else torch.empty((0, 3, size, size), dtype=torch.uint8)
+
+
+def stand_in(size: int) -> torch.Tensor:
+    """Return a grey square in the place of a picture that cannot be read."""
+    return torch.full((3, size, size), 128, dtype=torch.uint8)
 
 
 def _without_ends(image: Image.Image) -> Image.Image:
@@ -184,6 +197,19 @@ def _from_file(path: Path) -> tuple[Image.Image, float]:
         raise InputError(
             f"The image {path} cannot be read ({error}): it is damaged, cut short or not an image. "
             "Replace it or remove it."
+        ) from error
+
+
+def _from_bytes(data: bytes) -> tuple[Image.Image, float]:
+    try:
+        with opened_bytes(data) as (image, size):
+            picture = _rgb(image, "The image")
+            return picture, max(picture.size) / max(size)
+    except InputError:
+        raise
+    except _DAMAGE as error:
+        raise InputError(
+            f"The image cannot be read ({error}): the bytes are damaged, cut short or not those of an image file."
         ) from error
 
 

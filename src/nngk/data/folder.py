@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ EXTENSIONS = frozenset(
     f".{ending}"
     for ending in (
         *("jpg", "jpeg", "jpe", "jfif", "png", "webp", "bmp", "gif", "tif", "tiff"),
-        *("ppm", "pgm", "pbm", "pnm", "avif", "jp2", "tga"),
+        *("ppm", "pgm", "pbm", "pnm", "avif", "jp2", "tga", "heic", "heif"),
     )
 )
 _SPLIT_NAMES = {
@@ -56,6 +57,8 @@ def read_folder(folder: Path) -> ImageTable:
         rows = [(below[0], path) for _, below, path in inside if len(below) > 1]
     if not rows:
         raise InputError(_nothing(folder))
+    if len({name for name, _ in rows}) == 1 and (question := doubt(folder)):
+        raise InputError(f"{folder} has one sub-folder with images. {question}")
     names = sorted({name for name, _ in rows})
     number = {name: label for label, name in enumerate(names)}
     return ImageTable(
@@ -101,6 +104,46 @@ def images_below(folder: Path) -> list[Path]:
     return sorted(found)
 
 
+def overlooked(folder: Path) -> str:
+    """Return a sentence about files below a folder that are not read: hidden ones, and what is no picture; or ''."""
+    hidden, others = 0, Counter[str]()
+    for _, inner, names in os.walk(folder):
+        hidden += sum(name.startswith(".") for name in [*inner, *names])
+        inner[:] = [name for name in inner if not name.startswith(".")]
+        seen = [Path(name) for name in names if not name.startswith(".")]
+        others.update(path.suffix.lower() or "no ending" for path in seen if not is_image(path))
+    parts = [f"{hidden} hidden {'file or folder' if hidden == 1 else 'files and folders'}"] if hidden else []
+    if others:
+        kinds = ", ".join(kind for kind, _ in others.most_common(5)) + (", …" if len(others) > 5 else "")
+        count = others.total()
+        parts.append(f"{count} {'file' if count == 1 else 'files'} that {'is' if count == 1 else 'are'} no picture")
+        parts[-1] += f" ({kinds})"
+    return f"Not read in {folder}: {' and '.join(parts)}." if parts else ""
+
+
+def doubt(folder: Path) -> str:
+    """Return a question about a folder whose classes may lie deeper than its sub-folders; or ''.
+
+    That is so where no sub-folder holds a picture itself, and each holds several folders with pictures, as the parent
+    of several data sets does.
+    """
+    subs = [sub for sub in subfolders(folder) if images_below(sub)]
+    roles = {split_name(sub.name) for sub in subs}
+    if not subs or (None not in roles and "train" in roles):
+        return ""
+    if any(is_image(path) for sub in subs for path in sub.iterdir()):
+        return ""
+    inner = {sub: [place for place in subfolders(sub) if images_below(place)] for sub in subs}
+    if not all(len(places) > 1 for places in inner.values()):
+        return ""
+    first = subs[0]
+    return (
+        f"The classes would be {quoted([sub.name for sub in subs], 3)}, but these hold no images themselves, only "
+        f"folders such as {quoted([place.name for place in inner[first]], 3)}. If those are the classes, give "
+        f"{first} instead of {folder}."
+    )
+
+
 def _tell(error: OSError) -> None:
     raise InputError(
         f"The folder {error.filename} cannot be read ({error.strerror}): give this user the right to (chmod a+rX), or "
@@ -115,6 +158,12 @@ def _classes(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _nothing(folder: Path) -> str:
+    parts = [sub for sub in subfolders(folder) if split_name(sub.name) and images_below(sub)]
+    if parts:
+        return (
+            f"{folder} has images right in {quoted([part.name for part in parts])}, without a folder for each class: "
+            "put the images of each class into a sub-folder there that bears its name."
+        )
     loose = sum(is_image(folder / name) for name in os.listdir(folder))  # noqa: PTH208
     if loose:
         return (

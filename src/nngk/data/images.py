@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from nngk.data.decode import fitted
+from nngk.data.decode import fitted, stand_in
 from nngk.data.flat_pictures import FlatPictures, places_of
-from nngk.data.packs.cache import cached, forget_damaged
+from nngk.data.packs.cache import broken_rows, cached, forget_damaged
 from nngk.data.packs.layout import DamagedPicture, Pack, is_pack, open_pack, pixels_file, row_number
 from nngk.data.table import ImageTable
 from nngk.device import cpu_count
@@ -29,7 +29,7 @@ class Images:
 
     Pictures keep their aspect, so that a batch is `FlatPictures` of different sizes; with `squash` they are size×size,
     and a batch is a tensor. `cache` names a folder that keeps the decoded pictures, so that each is decoded once for
-    all runs and splits.
+    all runs and splits. With `tolerant` a picture that cannot be read is grey, and `broken` says why, by its row.
 
     >>> import tempfile
     >>> from PIL import Image
@@ -48,6 +48,7 @@ class Images:
         threads: int | None = None,
         *,
         squash: bool = False,
+        tolerant: bool = False,
         progress: Seen | None = None,
     ) -> None:
         if size < 1:
@@ -61,14 +62,19 @@ class Images:
         self._packs: list[Pack] = []
         self._where = np.zeros((len(table), 2), dtype=np.int64)
         self._again: set[int] = set()  # pictures that are damaged in the cache
+        self.tolerant = tolerant
+        self.broken: dict[int, str] = {}  # sentences about pictures that cannot be read
         packed = _in_one_pack(table, size, squash)
         self._cached = packed is None  # what is damaged can be decoded again
         if packed is not None:
             self._packs, self._where[:, 1] = [packed[0]], packed[1]
         elif cache is not None and len(table):
             self._packs, self._where[:, 0], self._where[:, 1] = cached(
-                table, size, squash, Path(cache), self.threads, progress
+                table, size, squash, Path(cache), self.threads, progress, tolerant=tolerant
             )
+            for row in broken_rows(self._packs, self._where):
+                self._again.add(row)
+                self._decode(row)  # it may be well by now: what was missing may have been a package
 
     def __len__(self) -> int:
         return len(self.table)
@@ -128,7 +134,13 @@ class Images:
 
     def _decode(self, index: int) -> np.ndarray:
         box = None if self.table.boxes is None else self.table.boxes[index]
-        return fitted(self.table.paths[index], self.size, box, squash=self.squash).numpy()
+        try:
+            return fitted(self.table.paths[index], self.size, box, squash=self.squash).numpy()
+        except InputError as error:
+            if not self.tolerant:
+                raise
+            self.broken[index] = str(error)
+            return stand_in(self.size).numpy()
 
     def _threads(self) -> ThreadPoolExecutor:
         # A forked worker inherits the object but not its threads.

@@ -6,6 +6,7 @@ promises a picture that fits: a small file may hold a picture of gigabytes, or s
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 import threading
@@ -17,15 +18,18 @@ from typing import IO
 from PIL import Image, ImageFile
 from PIL.Jpeg2KImagePlugin import Jpeg2KImageFile
 
-from nngk.errors import InputError
+from nngk.errors import InputError, MissingExtra
 from nngk.files import require_regular
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "AVIF", "JPEG2000")
+_HEIF = "HEIF"  # photos of phones, read by an optional package
+_HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 _BY_NAME = {".tga": "TGA"}  # a format without a mark of its own, which anything may look like
 
 MOST_PIXELS = 25_000_000  # that are decoded: about ten bytes each with all copies, and a second of work
 _JPEG = ("JPEG", "MPO")
 _MOST = {"JPEG": 256_000_000, "MPO": 256_000_000, "WEBP": 12_500_000, "JPEG2000": 16_000_000}
+_MOST[_HEIF] = 50_000_000  # what a phone takes at most
 _MOST_JPEG2000 = 4_000_000  # that are decoded
 _MOST_SLOW = 200_000  # of what Pillow decodes in Python, pixel by pixel
 _SLOW = ("ppm", "ppm_plain", "bmp_rle")
@@ -48,21 +52,49 @@ def opened_picture(path: Path) -> Iterator[tuple[Image.Image, tuple[int, int]]]:
             "smaller or remove it."
         )
     # Without waiting: what is a file now may have been exchanged for a pipe.
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as stream:
-        image = _recognised(stream, path)
-        size = image.size
-        require_bounded(image, f"The image {path}")
-        _set_smaller(image)
-        with _room.taken(image.width * image.height):
-            yield image, size
+    with (
+        open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as stream,
+        _opened(stream, path, f"The image {path}") as found,
+    ):
+        yield found
+
+
+@contextmanager
+def opened_bytes(data: bytes) -> Iterator[tuple[Image.Image, tuple[int, int]]]:
+    """Yield the picture in the bytes of a file as :func:`opened_picture` does."""
+    if len(data) > _MOST_BYTES:
+        raise InputError(f"The image has {len(data):,} bytes; at most {_MOST_BYTES:,} are read: make it smaller.")
+    with _opened(io.BytesIO(data), Path("bytes"), "The image") as found:
+        yield found
+
+
+@contextmanager
+def _opened(stream: IO[bytes], path: Path, name: str) -> Iterator[tuple[Image.Image, tuple[int, int]]]:
+    image = _recognised(stream, path)
+    size = image.size
+    require_bounded(image, name)
+    _set_smaller(image)
+    with _room.taken(image.width * image.height):
+        yield image, size
+
+
+def _register_heif() -> None:
+    """Teach Pillow to read HEIC photos. Raise MissingExtra where the package for that is not installed."""
+    try:
+        from pillow_heif import register_heif_opener
+    except ImportError:
+        raise MissingExtra("pillow-heif", "heic", "A HEIC photo") from None
+    register_heif_opener(thumbnails=False)
 
 
 def _recognised(stream: IO[bytes], path: Path) -> ImageFile.ImageFile:
     """Return the picture in a stream, in whichever format it is."""
     Image.init()
     start = stream.read(16)
-    why = "it is no JPEG, PNG, WebP, BMP, GIF, TIFF, PPM, AVIF or JPEG 2000 picture"
-    for name in (*FORMATS, *filter(None, [_BY_NAME.get(path.suffix.lower())])):
+    if start[4:8] == b"ftyp" and start[8:12] in _HEIF_BRANDS and _HEIF not in Image.OPEN:
+        _register_heif()
+    why = "it is no JPEG, PNG, WebP, BMP, GIF, TIFF, PPM, AVIF, JPEG 2000 or HEIC picture"
+    for name in (*FORMATS, _HEIF, *filter(None, [_BY_NAME.get(path.suffix.lower())])):
         factory, accepts = Image.OPEN.get(name, (None, None))
         if factory is None or (accepts is not None and accepts(start) is not True):
             continue

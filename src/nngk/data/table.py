@@ -118,6 +118,11 @@ def require_pairs(table: ImageTable, purpose: str) -> None:
     nngk.errors.InputError: For training every class needs at least two images, but 1 class has only one: 'dog'. Add images to it, remove it, or skip small classes.
     """  # noqa: E501
     single = [table.class_names[c] for c in np.flatnonzero(table.counts() == 1)]
+    if len(single) == len(table) > 1:
+        raise InputError(
+            f"Each of the {len(single)} classes has a single image, so that there is nothing to tell it by: "
+            f"{quoted(single, 3)}. A class needs a folder with several images; is this the folder that you meant?"
+        )
     if single:
         have, them = ("classes have", "them") if len(single) > 1 else ("class has", "it")
         raise InputError(

@@ -1,6 +1,11 @@
 """How good embeddings and class probabilities are: retrieval, clustering, classification, open sets."""
 
-from nngk.metrics.classification import classification_scores, expected_calibration_error, top_k_accuracy
+from nngk.metrics.classification import (
+    classification_scores,
+    expected_calibration_error,
+    top_k_accuracy,
+    wilson_interval,
+)
 from nngk.metrics.clustering import KMeans, kmeans, nmi, normalised_mutual_information
 from nngk.metrics.open_set import auroc, false_alarms, open_set_classification_rate, open_set_scores
 from nngk.metrics.retrieval import (
@@ -30,4 +35,5 @@ __all__ = [
     "recall_at_k",
     "retrieval_scores",
     "top_k_accuracy",
+    "wilson_interval",
 ]

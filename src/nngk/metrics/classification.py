@@ -1,5 +1,6 @@
 """How right class probabilities are, and how honest."""
 
+import math
 from typing import Any
 
 import torch
@@ -7,6 +8,19 @@ from torch import Tensor
 
 from nngk.errors import InputError
 from nngk.metrics.inputs import class_numbers, matrix
+
+
+def wilson_interval(share: float, count: int, z: float = 1.959964) -> tuple[float, float]:
+    """Return Wilson's interval for a share that was measured on ``count`` things, of 95% where ``z`` is 1.96.
+
+    >>> [round(end, 4) for end in wilson_interval(1.0, 10)]
+    [0.7225, 1.0]
+    """
+    if count < 1 or not 0 <= share <= 1:
+        raise InputError(f"An interval needs a share from 0 to 1 of at least one thing; got {share} of {count}.")
+    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
+    half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))
 
 
 def top_k_accuracy(probabilities: Any, labels: Any, k: int = 1) -> float:

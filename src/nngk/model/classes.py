@@ -26,6 +26,7 @@ class Classes:
     sources: list[str]  # m texts: where the image of each centre came from
     softmax: dict[str, Tensor] | None = None  # 'weight' (c, dim), 'bias' (c,), 'scale' of the first c classes
     coordinates: Tensor | None = None  # (m, d), of each centre's image in the space of the network's own features
+    thumbnails: list[bytes] | None = None  # m small JPEGs, some perhaps empty
 
     def __post_init__(self) -> None:
         m, classes = len(self.sources), len(self.names)
@@ -46,6 +47,8 @@ class Classes:
             _require_softmax(self.softmax, classes, self.centres.shape[1])
         if self.coordinates is not None:
             require_numbers("coordinates", self.coordinates, (m, None))
+        if self.thumbnails is not None and len(self.thumbnails) != m:
+            raise InputError(f"The thumbnails must be {m}, one for each centre; got {len(self.thumbnails)}.")
 
     @cached_property
     def engine(self) -> Exact:
@@ -74,6 +77,7 @@ def with_images(
     sources: list[str],
     coordinates: Tensor | None = None,
     weight: float | None = None,
+    thumbnails: list[bytes] | None = None,
 ) -> Classes:
     """Return the classes with the embeddings ``rows`` (n, dim) as centres of ``name``, which may be new or known.
 
@@ -96,6 +100,7 @@ def with_images(
         known.sources + sources,
         softmax,
         _joined(known.coordinates, coordinates),
+        None if known.thumbnails is None else known.thumbnails + (thumbnails or [b""] * len(rows)),
     )
 
 
@@ -168,6 +173,9 @@ def keeping(known: Classes, kept: Tensor) -> Classes:
         theta=known.theta[kept],
         sources=[source for source, keep in zip(known.sources, kept.tolist()) if keep],
         coordinates=None if known.coordinates is None else known.coordinates[kept],
+        thumbnails=None
+        if known.thumbnails is None
+        else [small for small, keep in zip(known.thumbnails, kept.tolist()) if keep],
     )
 
 

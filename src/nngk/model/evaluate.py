@@ -1,6 +1,6 @@
 """Measure a model on labelled images."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +8,15 @@ import torch
 from torch import Tensor
 
 from nngk.data import Images, ImageTable, read_images
+from nngk.data.broken import Tolerance
 from nngk.data.table import quoted
 from nngk.errors import InputError
-from nngk.metrics import classification_scores, evaluate, has_pairs, open_set_scores
+from nngk.metrics import classification_scores, evaluate, has_pairs, open_set_scores, wilson_interval
 from nngk.model.features import Described
 from nngk.model.model import Model
 from nngk.progress import task as progress_task
+
+FEW_IMAGES = 2000  # for which a share is uncertain by a point or more
 
 
 def evaluate_model(
@@ -26,12 +29,15 @@ def evaluate_model(
     crop_boxes: bool | None = None,
     allow_missing: bool = False,
     unknown: Sequence[Any] = (),
+    tolerance: Tolerance | None = None,
+    each: Callable[[dict[str, Any]], object] | None = None,
 ) -> dict[str, float | int]:
     """Return scores of a model on labelled images: retrieval, and accuracy where the task is 'classify'.
 
     A dataset's splits and its boxes are those that the model was trained with, unless ``crop_boxes`` says otherwise.
     ``unknown`` are images of classes that the model does not know, such as paths: then the scores say how well it
-    tells them apart too (:func:`unknown_scores`).
+    tells them apart too (:func:`unknown_scores`). Images that cannot be read are left out as far as ``tolerance``
+    allows. ``each`` gets the answer for each image as it comes.
     """
     task = task or model.info.get("task", "classify")
     if len(unknown) and task != "classify":
@@ -44,11 +50,16 @@ def evaluate_model(
     labels = torch.as_tensor(table.labels)
     if task == "classify":
         labels = _as_model_labels(model, table)
-    with progress_task("embedding", len(table)) as advance:
-        images = Images(table, model.network.input.resize, squash=model.network.input.squash)
-        seen = model.describe_source(images, advance=advance)
+    tolerance = tolerance or Tolerance()
+    spec = model.network.input
+    images = Images(table, spec.resize, squash=spec.squash, tolerant=not tolerance.strict)
+    seen = _described(model, images, labels if task == "classify" else None, each)
+    tolerance.accept(dict(sorted(images.broken.items())), len(table))
+    kept = torch.ones(len(table), dtype=torch.bool)
+    kept[list(images.broken)] = False
+    labels, seen = labels[kept], Described(*(rows[kept.to(rows.device)] for rows in seen))
     x = seen.embeddings
-    scores: dict[str, float | int] = {"images": len(table)}
+    scores: dict[str, float | int] = {"images": len(x)}
     if task == "classify":
         probabilities = model.probabilities(x)
         scores |= classification_scores(probabilities, labels)
@@ -57,6 +68,57 @@ def evaluate_model(
         if not has_pairs(labels):  # one image per class: nothing to retrieve
             return scores
     return scores | evaluate(x, labels.to(x.device))
+
+
+def _described(
+    model: Model, images: Images, labels: Tensor | None, each: Callable[[dict[str, Any]], object] | None
+) -> Described:
+    """Return the images as the network sees them; show on the way how many answers were right so far."""
+    parts, right, done = list[Described](), 0, 0
+    with progress_task("measuring", len(images)) as advance:
+        for seen in model.described_parts(images):
+            places = range(done, done + len(seen.embeddings))
+            parts.append(seen)
+            done, note = done + len(places), None
+            if labels is not None:
+                answered = model.probabilities(seen.embeddings).argmax(1)
+                right += int((answered == labels[list(places)]).sum())
+                note = f"accuracy so far {right / done:.1%}"
+            advance(len(places), note=note)
+            if each is not None:
+                _tell(model, images, labels, seen, places, each)
+    return Described(*(torch.cat(rows) for rows in zip(*parts)))
+
+
+def _tell(
+    model: Model,
+    images: Images,
+    labels: Tensor | None,
+    seen: Described,
+    places: range,
+    each: Callable[[dict[str, Any]], object],
+) -> None:
+    """Give the answers for some images to ``each``; without labels of the model's, what their table calls them."""
+    for place, answer in zip(places, model.answers(seen.embeddings, 0, features=seen.features)):
+        if place in images.broken:
+            continue
+        table = images.table
+        truth = table.class_names[table.labels[place]] if labels is None else model.class_names[int(labels[place])]
+        said = "unknown" if answer.is_unknown else answer.label
+        row = {"image": str(table.paths[place]), "label": truth, "answer": said, "nearest": answer.label}
+        each(row | {"probability": answer.probability, "unknown": answer.unknown, "right": answer.label == truth})
+
+
+def intervals(scores: dict[str, Any], images: int | None = None) -> dict[str, tuple[float, float]]:
+    """Return 95% intervals of the scores that are shares of images, where these are few enough to matter.
+
+    >>> {name: [round(end, 3) for end in span] for name, span in intervals({"accuracy": 0.9, "nmi": 0.5}, 30).items()}
+    {'accuracy': [0.744, 0.965]}
+    """
+    count = int(scores.get("images", 0)) if images is None else images
+    if not 0 < count <= FEW_IMAGES:
+        return {}
+    return {name: wilson_interval(scores[name], count) for name in ("accuracy", "top5_accuracy") if name in scores}
 
 
 def unknown_scores(model: Model, known: Described, right: Tensor, unknown: Described) -> dict[str, float | int]:

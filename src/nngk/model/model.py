@@ -31,9 +31,10 @@ from nngk.model.classes import (
 from nngk.model.features import Described, Describer, feature_width
 from nngk.model.pictures import Picture, Pictures, as_list, name_of
 from nngk.model.pretend import learn_familiar
+from nngk.model.thumbnails import thumbnail
 from nngk.model.unknown import Familiar, Measured, measured, required_images
 from nngk.networks import EmbeddingNetwork
-from nngk.networks.embed import embed
+from nngk.networks.embed import embed, embed_parts
 
 
 class Model:
@@ -55,6 +56,7 @@ class Model:
         sources: list[str],
         familiar: Familiar | Tensor | None = None,
         coordinates: Tensor | None = None,
+        thumbnails: list[bytes] | None = None,
         n_neighbours: int | None = 100,
         softmax: dict[str, Tensor] | None = None,
         info: dict[str, Any] | None = None,
@@ -71,6 +73,7 @@ class Model:
             sources=list(sources),
             softmax=None if softmax is None else {k: t.detach().to(self.device) for k, t in softmax.items()},
             coordinates=None if coordinates is None else coordinates.detach().to(self.device),
+            thumbnails=thumbnails,
         )
         self.sigma = sigma
         self.familiar = familiar if isinstance(familiar, Familiar) else Familiar.densities(familiar)
@@ -148,6 +151,7 @@ class Model:
                 theta=bank["theta"],
                 familiar=Familiar.read(bank, record["unknown"]),
                 coordinates=bank.get("coordinates"),
+                thumbnails=stored.thumbnails,
                 sigma=record["sigma"],
                 n_neighbours=record["n_neighbours"],
                 class_names=record["class_names"],
@@ -176,7 +180,7 @@ class Model:
             bank["coordinates"] = self.classes.coordinates
         names = ("sigma", "n_neighbours", "class_names", "sources", "info")
         record = {name: getattr(self, name) for name in names} | {"unknown": self.familiar.settings()}
-        return storage.Stored(self.network, bank, record, self._seen)
+        return storage.Stored(self.network, bank, record, self._seen, self.classes.thumbnails)
 
     @classmethod
     @contextmanager
@@ -217,6 +221,13 @@ class Model:
         transform = centre_crop(spec.size, spec.mean, spec.std)
         return both.apart(embed(both, source, transform, batch_size=batch_size, device=self.device, advance=advance))
 
+    def described_parts(self, source: BatchSource) -> Iterator[Described]:
+        """Yield what :meth:`describe_source` returns, some images at a time."""
+        spec, both = self.network.input, Describer(self.network)
+        transform = centre_crop(spec.size, spec.mean, spec.std)
+        for part in embed_parts(both, source, transform, device=self.device):
+            yield both.apart(part.clone())
+
     @overload
     def classify(self, images: Picture, evidence: int = 5) -> Answer: ...  # type: ignore[overload-overlap]
     @overload
@@ -240,9 +251,15 @@ class Model:
         pictures, single = as_list(images)
         if not pictures:
             return []
-        found = self.predict(self.embed(pictures), k)
-        rows = [self._evidence(found, i, range(k)) for i in range(len(pictures))]
+        rows = self.nearest(self.embed(pictures), k)
         return rows[0] if single else rows
+
+    def nearest(self, embeddings: Tensor, k: int) -> list[list[Evidence]]:
+        """Return the ``k`` most similar images of the bank for each of the embeddings."""
+        self._require_classes()
+        k = whole_number("k", k, 1, len(self.centres), "the number of images in the bank")
+        found = self.predict(embeddings, k)
+        return [self._evidence(found, i, range(k)) for i in range(len(embeddings))]
 
     def predict(self, embeddings: Tensor, k: int | None = None) -> Prediction:
         """Return equation 3 for embeddings: log-probabilities, neighbours, shares, densities."""
@@ -370,6 +387,15 @@ class Model:
         self.familiar = replace(self.familiar, values=values, false_alarms=false_alarms)
         return int(new.sum())
 
+    def keep_thumbnails(self, thumbnails: list[bytes] | None) -> None:
+        """Keep a small picture of every centre's image with the model (:mod:`nngk.model.thumbnails`), or none."""
+        self.classes = replace(self.classes, thumbnails=thumbnails)
+
+    def thumbnail(self, source: str) -> bytes:
+        """Return the small JPEG of the image that came from ``source``; empty where the model keeps none."""
+        kept = self.classes.thumbnails
+        return b"" if kept is None or source not in self.sources else kept[self.sources.index(source)]
+
     # -- classes that come and go
 
     def add(self, name: str, images: Picture | Sequence[Picture], *, sure: bool = False) -> int:
@@ -404,10 +430,13 @@ class Model:
         space, rows = self.familiar.space, rows[chosen]
         coordinates = None if space is None else space.coordinates(seen.features[chosen.to(seen.features.device)])
         k = self.n_neighbours or len(self.centres)
+        small = None
+        if self.classes.thumbnails is not None:
+            small = [thumbnail(pictures[i]) for i in chosen.tolist()]
         weight = usual_weight(self.classes, name, len(rows))
         if name not in self.class_names:
             weight = added_log_weight(self.classes.engine, self.centres, self.theta, self.sigma, rows, k, weight)
-        self.classes = with_images(self.classes, name, rows, sources, coordinates, weight)
+        self.classes = with_images(self.classes, name, rows, sources, coordinates, weight, small)
         return int(self.classes.of(name).sum())
 
     def remove(self, name: str) -> int:

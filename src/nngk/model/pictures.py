@@ -8,24 +8,38 @@ import numpy as np
 from PIL.Image import Image
 from torch import Tensor
 
-from nngk.data import FlatPictures, fitted_pictures
+from nngk.data import FlatPictures, as_batch, fitted
+from nngk.data.decode import stand_in
 from nngk.errors import InputError
 
-Picture = str | Path | Image | np.ndarray | Tensor
+Picture = str | Path | bytes | Image | np.ndarray | Tensor
 
 
 class Pictures:
-    """A list of pictures as a source of batches; each is decoded when its batch is asked for."""
+    """A list of pictures as a source of batches; each is decoded when its batch is asked for.
 
-    def __init__(self, pictures: Sequence[Picture], size: int, *, squash: bool = False) -> None:
-        self.pictures, self.size, self.squash = pictures, size, squash
+    With ``tolerant`` one that cannot be read is grey, and ``broken`` says why, by its place.
+    """
+
+    def __init__(self, pictures: Sequence[Picture], size: int, *, squash: bool = False, tolerant: bool = False) -> None:
+        self.pictures, self.size, self.squash, self.tolerant = pictures, size, squash, tolerant
+        self.broken: dict[int, str] = {}
 
     def __len__(self) -> int:
         return len(self.pictures)
 
     def batch(self, indices: Any) -> Tensor | FlatPictures:
         """Return the pictures at ``indices`` with shorter sides of ``size``, or all squashed to squares of it."""
-        return fitted_pictures([self.pictures[int(i)] for i in indices], self.size, squash=self.squash)
+        return as_batch([self._fitted(int(i)) for i in indices], self.size, squash=self.squash)
+
+    def _fitted(self, place: int) -> Tensor:
+        try:
+            return fitted(self.pictures[place], self.size, squash=self.squash)
+        except InputError as error:
+            if not self.tolerant:
+                raise
+            self.broken[place] = str(error)
+            return stand_in(self.size)
 
 
 def as_list(images: Picture | Sequence[Picture]) -> tuple[list[Picture], bool]:
@@ -33,13 +47,14 @@ def as_list(images: Picture | Sequence[Picture]) -> tuple[list[Picture], bool]:
 
     Raise InputError if they are neither an image nor a sequence of images.
     """
-    if isinstance(images, str | Path | Image):
+    if isinstance(images, str | Path | bytes | Image):
         return [images], True
     if isinstance(images, np.ndarray | Tensor):
         return (list(images), False) if images.ndim == 4 else ([images], True)
-    if not isinstance(images, Iterable) or isinstance(images, bytes | dict):
+    if not isinstance(images, Iterable) or isinstance(images, dict):
         raise InputError(
-            f"Images are paths, PIL images, arrays or tensors, one or a list of them; got {type(images).__name__}."
+            f"Images are paths, bytes of files, PIL images, arrays or tensors, one or a list of them; got "
+            f"{type(images).__name__}."
         )
     return list(images), False
 

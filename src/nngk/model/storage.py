@@ -1,4 +1,4 @@
-"""A model's folder: ``model.json``, ``network-….safetensors``, ``bank-….safetensors``.
+"""A model's folder: ``model.json``, ``network-….safetensors``, ``bank-….safetensors``, ``thumbnails-….safetensors``.
 
 The JSON names the tensor files and their checksums and is renamed into place last, so a reader sees the old model or
 the new one, never a mixture, and a damaged file is refused. Writers take turns; one that would undo what another has
@@ -30,11 +30,13 @@ from nngk.files import (
     write_named_tensors,
     write_record,
 )
+from nngk.model.thumbnails import as_tensors, from_tensors
 from nngk.networks import EmbeddingNetwork
 
-FORMAT = 3  # 1 had no checksum of its own, 2 measured the unknown by the density alone
+FORMAT = 4  # 1 had no checksum of its own, 2 measured the unknown by the density alone, 3 had no thumbnails
 RECORD = "model.json"
 _WHAT = "a model folder"
+_KINDS = ("network", "bank", "thumbnails")  # of tensor files
 
 Seen = dict[Path, str]  # the checksum of the record that each folder held when it was last read or written
 
@@ -50,6 +52,7 @@ class _TensorFile(Struct, forbid_unknown_fields=True):
 class _Files(Struct, forbid_unknown_fields=True):
     network: _TensorFile
     bank: _TensorFile
+    thumbnails: _TensorFile | None = None
 
 
 class _Input(Struct):
@@ -104,6 +107,7 @@ class Stored:
     bank: dict[str, Tensor]  # 'centres', 'labels', 'theta', 'familiar'; perhaps 'coordinates' and '….…'
     record: dict[str, Any]  # 'sigma', 'n_neighbours', 'class_names', 'sources', 'unknown', 'info'
     seen: Seen = field(default_factory=dict)
+    thumbnails: list[bytes] | None = None  # one for each centre
 
 
 # -- writing
@@ -142,16 +146,18 @@ def changing(folder: Path) -> Iterator[tuple[Stored, Callable[[Stored], Seen]]]:
 
 
 def _write(folder: Path, stored: Stored) -> Seen:
-    clear_leftovers(folder, RECORD, "network", "bank")
-    files = {}
-    for kind, tensors in (("network", stored.network.state_dict()), ("bank", stored.bank)):
+    clear_leftovers(folder, RECORD, *_KINDS)
+    files, parts = {}, {"network": stored.network.state_dict(), "bank": stored.bank}
+    if stored.thumbnails is not None:
+        parts["thumbnails"] = as_tensors(stored.thumbnails)
+    for kind, tensors in parts.items():
         name, digest = write_named_tensors(folder, kind, tensors)
         files[kind] = {"file": name, "sha256": digest}
     versions = {"nngk": nngk.__version__, "torch": str(torch.__version__), "python": platform.python_version()}
     record = {"format": FORMAT, "files": files, "network": stored.network.config, **stored.record, "versions": versions}
     written = write_record(folder / RECORD, record)
     current = {f["file"] for f in files.values()}
-    for old in [*folder.glob("network-*.safetensors"), *folder.glob("bank-*.safetensors")]:
+    for old in [path for kind in _KINDS for path in folder.glob(f"{kind}-*.safetensors")]:
         if old.name not in current:
             with suppress(OSError):  # the new model is in place: what cannot be removed now, the next writer removes
                 old.unlink()
@@ -183,6 +189,13 @@ def _identity(path: Path) -> tuple[int, ...] | None:
     return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
 
 
+def require_model(folder: Path) -> None:
+    """Raise InputError if there is no model in a folder; whether it is whole shows when it is read."""
+    _require_folder(folder)
+    if not (folder / RECORD).exists():
+        raise InputError(f"{folder} is not {_WHAT}: it holds no {RECORD}.")
+
+
 def _require_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise InputError(f"There is no model folder {folder}. Train one with: nngk train DATA --out {folder}")
@@ -194,7 +207,8 @@ def _read(folder: Path) -> Stored:
     record = fitted(raw, _Record, path)
     tensors = {
         kind: read_tensors(folder / entry.file, entry.sha256)
-        for kind, entry in (("network", record.files.network), ("bank", record.files.bank))
+        for kind, entry in ((kind, getattr(record.files, kind)) for kind in _KINDS)
+        if entry is not None
     }
     missing = {"centres", "labels", "theta", "familiar"} - tensors["bank"].keys()
     if missing:
@@ -203,17 +217,19 @@ def _read(folder: Path) -> Stored:
     network = _network(folder, raw["network"], tensors["network"])
     values["unknown"] = raw.get("unknown")
     values["info"] = raw.get("info", {})
-    return Stored(network, tensors["bank"], values, {folder.resolve(): checksum(raw)})
+    small = None
+    if "thumbnails" in tensors:
+        try:
+            small = from_tensors(tensors["thumbnails"], len(record.sources))
+        except InputError as error:
+            raise damaged_model(folder, error) from None
+    return Stored(network, tensors["bank"], values, {folder.resolve(): checksum(raw)}, small)
 
 
 def _network(folder: Path, config: dict[str, Any], tensors: dict[str, Tensor]) -> EmbeddingNetwork:
     """Return the network of a configuration with its weights, of which each must be there and finite."""
     try:
-        network = EmbeddingNetwork.from_config(config)
-        for name, own in network.state_dict().items():
-            if name in tensors and tensors[name].dtype != own.dtype:
-                raise ValueError(f"'{name}' should be {own.dtype}, not {tensors[name].dtype}")
-        network.load_state_dict(tensors)
+        network = EmbeddingNetwork.from_state(config, tensors)
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError) as error:
         raise damaged_model(folder, str(error).strip().splitlines()[-1].strip() or type(error).__name__) from None
     for name, tensor in tensors.items():

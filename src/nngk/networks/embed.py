@@ -1,6 +1,6 @@
 """Embeddings of many images, in evaluation mode."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
 
@@ -64,20 +64,37 @@ def embed(
     advance: Callable[[int], object] | None = None,
 ) -> Tensor:
     """Return embeddings (n, dim) in float32, in evaluation mode: no dropout. The network's own mode is put back."""
+    wide: list[Tensor] = []
+    for part in embed_parts(network, source, transform, batch_size=batch_size, device=device, amp=amp):
+        wide.append(part)
+        if advance is not None:
+            advance(len(part))
+    # A clone outside inference mode: an inference tensor could not take part in training later.
+    return torch.cat(wide).clone() if wide else torch.empty(0, 0)
+
+
+def embed_parts(
+    network: nn.Module,
+    source: BatchSource,
+    transform: Callable[..., Tensor],
+    *,
+    batch_size: int | None = None,
+    device: torch.device | str = "cpu",
+    amp: bool = False,
+    first: int = 0,
+) -> Iterator[Tensor]:
+    """Yield the embeddings of some images at a time, in order from the image ``first`` on, as :func:`embed` does."""
     many = batch_size or at_once(torch.device(device), getattr(transform, "size", None))
     training = network.training
     network.eval()
-    wide: list[Tensor] = []
     try:
-        parts = list(torch.arange(len(source)).split(many))
+        parts = list(torch.arange(first, len(source)).split(many)) if first < len(source) else []
         coming = batches(source, torch.zeros(len(source)).long(), parts, transform, device=device)
-        with torch.inference_mode(), closing(coming):
+        with closing(coming):
             for images, _, _ in coming:
-                with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=amp):
-                    wide.append(network(images).float())
-                if advance is not None:
-                    advance(len(images))
+                # Not around the loop: whoever takes a part may train in between.
+                with torch.inference_mode(), torch.autocast(torch.device(device).type, torch.bfloat16, enabled=amp):
+                    part = network(images).float()
+                yield part
     finally:
         network.train(training)
-    # A clone outside inference mode: an inference tensor could not take part in training later.
-    return torch.cat(wide).clone() if wide else torch.empty(0, 0)

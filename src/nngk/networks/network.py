@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.overrides import TorchFunctionMode
 
 from nngk import defaults
 from nngk.errors import InputError
@@ -56,6 +58,25 @@ class EmbeddingNetwork(nn.Module):
         network.input = InputSpec.from_config(config["input"])
         return network
 
+    @classmethod
+    def from_state(cls, config: Mapping[str, Any], state: Mapping[str, Tensor]) -> "EmbeddingNetwork":
+        """Return the network of a `config` with the tensors of a `state_dict` themselves as its weights.
+
+        No random weights are drawn first, which takes longer than to read a file. Raise ValueError or RuntimeError if
+        a tensor is missing, left over, or of another type or shape.
+        """
+        with torch.device("meta"), _Uninitialised():  # shapes without storage
+            network = cls.from_config(config)
+        for name, own in network.state_dict().items():
+            if name in state and state[name].dtype != own.dtype:
+                raise ValueError(f"'{name}' should be {own.dtype}, not {state[name].dtype}")
+        network.load_state_dict(state, assign=True)
+        if any(tensor.is_meta for tensor in (*network.parameters(), *network.buffers())):
+            # It has tensors that no file holds, such as the places of a transformer's tokens: they are computed.
+            network = cls.from_config(config)
+            network.load_state_dict(state)
+        return network
+
     @property
     def dim(self) -> int:
         """The dimensions of an embedding."""
@@ -94,6 +115,15 @@ class EmbeddingNetwork(nn.Module):
                 if isinstance(module, _BatchNorm):
                     module.eval()
         return self
+
+
+class _Uninitialised(TorchFunctionMode):
+    """Leave new weights as they are: those without storage draw no random numbers, and PyTorch's compiler stays out."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
 
 
 def create_network(

@@ -45,7 +45,7 @@ def build_run(split: Split, settings: Settings, folder: Path, feed: Feed | None 
     s = replace(settings, freeze=frozen, lr=settings.lr or usual_rate(settings, frozen))
     _settle_trained(network, s)
     if feed is None:
-        feed = _prepared(image_feed(split, network.input, s, folder, device, amp), network, s, folder)
+        feed = _prepared(image_feed(split, network.input, s, device, amp), network, s, folder)
     trainee: nn.Module = Projection(network) if s.freeze else network
     stepping = _stepping(trainee, s, device)
     bank = new_bank(s, feed.train.labels, network.dim, device)

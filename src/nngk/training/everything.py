@@ -31,16 +31,13 @@ def run_on_everything(measured: Run) -> Run:
     nothing = table.select([])
     folder = measured.folder / FOLDER
     folder.mkdir(exist_ok=True)
-    # Decoded images are looked up where the first run put them.
-    settings = replace(measured.settings, cache=measured.settings.cache or str(measured.folder / "images"))
     feed = None
     if measured.frozen:
         feed = _features(measured.feed, table)
     else:  # its images leave the memory of the GPU, where they would be twice
         none = Examples(Rows(torch.empty(0, 0)), torch.empty(0, dtype=torch.int64))
         measured.feed = replace(measured.feed, train=none, val=none, test=none)
-    run = build_run(Split(table, nothing, nothing), settings, folder, feed)
-    run.settings = replace(run.settings, cache=measured.settings.cache)
+    run = build_run(Split(table, nothing, nothing), measured.settings, folder, feed)
     run.last_epoch = measured.at.best_epoch + 1
     return run
 

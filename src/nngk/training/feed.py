@@ -1,8 +1,9 @@
 """What a run reads: training, validation and test images, or what a frozen network made of them."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,12 @@ from torch import Tensor, nn
 
 from nngk.data import Augmentation, BatchSource, Images, ImageTable, Split, centre_crop
 from nngk.data.packs.keys import picture_keys
+from nngk.data.packs.place import image_cache, use_cache
 from nngk.data.resident import Resident, kept
-from nngk.errors import InputError
-from nngk.files import read_tensors, write_tensors
 from nngk.networks import EmbeddingNetwork, InputSpec
-from nngk.networks.embed import Rows, embed, untransformed
+from nngk.networks.embed import Rows, embed, embed_parts, untransformed
 from nngk.progress import task, watch
+from nngk.training.frozen_features import kept_features
 from nngk.training.settings import Settings
 
 Transform = Callable[[Any, torch.Generator | None], Tensor]
@@ -50,11 +51,9 @@ class Feed:
         return embed(network, examples.source, self.plain, device=self.device, amp=self.amp)
 
 
-def image_feed(
-    split: Split, spec: InputSpec, settings: Settings, folder: Path, device: torch.device, amp: bool = False
-) -> Feed:
-    """Return decoded images, cached on disk beside the run unless told otherwise."""
-    cache = None if settings.cache == "off" else Path(settings.cache or folder / "images")
+def image_feed(split: Split, spec: InputSpec, settings: Settings, device: torch.device, amp: bool = False) -> Feed:
+    """Return decoded images, kept on disk for all runs unless told otherwise."""
+    cache = cache_of(settings, [path for table in split for path in table.paths])
     plain = centre_crop(spec.size, spec.mean, spec.std)
     train, val, test = (_decoded(table, spec, cache, settings.threads) for table in split)
     return Feed(train, val, test, augmentation(spec, settings), plain, device, amp)
@@ -70,6 +69,13 @@ def augmentation(spec: InputSpec, settings: Settings) -> Augmentation:
         mean=spec.mean,
         std=spec.std,
     )
+
+
+def cache_of(settings: Settings, paths: Iterable[Path]) -> Path | None:
+    """Return the folder for the decoded images of these files; None where they are to be decoded every time."""
+    if settings.cache == "off":
+        return None
+    return Path(settings.cache) if settings.cache else use_cache(image_cache(paths))
 
 
 def resident_feed(feed: Feed, size: int, settings: Settings) -> Feed:
@@ -96,13 +102,9 @@ def feature_feed(feed: Feed, network: EmbeddingNetwork, folder: Path) -> Feed:
     made = []
     for name, examples in (("training", feed.train), ("validation", feed.val), ("test", feed.test)):
         path = folder / f"features-{_origin(examples, weights)}.safetensors"
-        rows = _kept(path)
-        if rows is None:
-            with task(f"features of the {name} images", len(examples)) as advance:
-                rows = embed(
-                    pooled, examples.source, feed.plain, device=feed.device, amp=feed.amp, advance=advance
-                ).cpu()
-            write_tensors(path, {"features": rows})
+        with task(f"features of the {name} images", len(examples)) as advance:
+            parts = partial(_parts_from, pooled, feed, examples.source)
+            rows = kept_features(path, len(examples), parts, advance)
         made.append(Examples(Rows(rows.to(feed.device)), examples.labels))
     train, val, test = made
     return Feed(train, val, test, untransformed, untransformed, feed.device)
@@ -118,12 +120,8 @@ def _origin(examples: Examples, weights: "hashlib._Hash") -> str:
     return digest.hexdigest()[:16]
 
 
-def _kept(path: Path) -> Tensor | None:
-    """Return the features in a file; None where it is missing or damaged, since they can be computed again."""
-    try:
-        return read_tensors(path).get("features") if path.exists() else None
-    except InputError:
-        return None
+def _parts_from(pooled: nn.Module, feed: Feed, source: BatchSource, first: int) -> Iterator[Tensor]:
+    return embed_parts(pooled, source, feed.plain, device=feed.device, amp=feed.amp, first=first)
 
 
 class Features(nn.Module):

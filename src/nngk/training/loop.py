@@ -13,19 +13,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nngk.data import Split, batches
+from nngk.data import Images, Split, batches
+from nngk.data.broken import Tolerance
 from nngk.errors import InputError
 from nngk.model.model import Model
+from nngk.model.thumbnails import thumbnails_of
 from nngk.progress import say, task
 from nngk.training.build import build_run
 from nngk.training.checkpoint import only_training, write_settings
 from nngk.training.continued import photos_with_those_of_model, settings_of_model
 from nngk.training.everything import FOLDER, LOG, holds_back, run_on_everything
-from nngk.training.feed import Transform
+from nngk.training.feed import Transform, cache_of
 from nngk.training.finish import finish
 from nngk.training.log import RunLog
 from nngk.training.optimiser import rate
-from nngk.training.outset import completed, is_tuning, read_table, require_free, same_settings, training_tables
+from nngk.training.outset import (
+    completed,
+    is_preparing,
+    is_tuning,
+    read_table,
+    require_free,
+    same_settings,
+    training_tables,
+)
 from nngk.training.profile import StepProfile, finish_profile, start_profile
 from nngk.training.recent_losses import RecentLosses
 from nngk.training.run import Run
@@ -53,6 +63,7 @@ def train(
     named: Collection[str] | None = None,
     start: str | Path | None = None,
     allow_missing: bool = False,
+    tolerance: Tolerance | None = None,
 ) -> Model:
     """Train on a folder, CSV file, data frame or :class:`ImageTable`; return the model, which is saved in ``out`` too.
 
@@ -63,7 +74,8 @@ def train(
     writes where their time went into ``out/run/profile``. ``force`` lets the new model replace one that is there.
     ``named`` are the settings that a resumed run must share; without it, those that differ from their default.
     ``start`` is the folder of a model to go on from, with its network, its classes and its photos; they must all be
-    there unless ``allow_missing``.
+    there unless ``allow_missing``. Images that cannot be read are left out as far as ``tolerance`` allows: a hundredth
+    of them, where none is given.
     """
     if not isinstance(settings, Settings):
         data, settings, named = completed(data, settings or {}, named)
@@ -74,11 +86,13 @@ def train(
             settings = replace(settings, val_fraction=0.0)
     out = Path(out)
     folder = out / "run"
+    if resume and is_preparing(folder):
+        resume = False  # it was stopped before its first step: what was computed is found again
     if resume:
         settings = same_settings(folder, settings, named)
     else:
         require_free(out, force)
-    tables = training_tables(data, settings)
+    tables = training_tables(data, settings, tolerance)
     with only_training(folder):
         return _train(tables, settings, out, resume, tensorboard, profile)
 
@@ -86,7 +100,12 @@ def train(
 def _train(tables: Split, settings: Settings, out: Path, resume: bool, tensorboard: bool, profile: bool) -> Model:
     """Train in a folder in which no other training is at work."""
     folder = out / "run"
-    run = build_run(tables, settings, folder)
+    try:
+        run = build_run(tables, settings, folder)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            "Stopped before the first step; what was computed of the images is kept. Go on with the same command."
+        ) from None
     if not resume:
         shutil.rmtree(folder / FOLDER, ignore_errors=True)  # of a run that was given up
         (folder / RECORD).unlink(missing_ok=True)
@@ -106,12 +125,32 @@ def _train(tables: Split, settings: Settings, out: Path, resume: bool, tensorboa
         model = finish(run, seconds)
         if holds_back(run):
             model = _train_on_everything(run, model, seconds, stopping)
+    _keep_thumbnails(model, run)
     model.save(out)
     shutil.rmtree(folder / FOLDER, ignore_errors=True)
     for pattern in ("checkpoint*", ".*checkpoint*", "features-*.safetensors"):
         for leftover in folder.glob(pattern):
             leftover.unlink(missing_ok=True)
     return model
+
+
+def _keep_thumbnails(model: Model, run: Run) -> None:
+    """Let small pictures of the images travel with a model, unless told otherwise or where they are too many."""
+    if not run.settings.thumbnails:
+        return
+    parts = [*run.split] if len(model.sources) > len(run.split.train) else [run.split.train]
+    paths = [path for table in run.split for path in table.paths]
+    spec, cache, made = model.network.input, cache_of(run.settings, paths), list[bytes]()
+    for table in parts:
+        images = Images(table, spec.resize, cache, run.settings.threads, squash=spec.squash)
+        small = thumbnails_of(images, len(model.sources))
+        if small is None:
+            say(f"{len(model.sources)} images are too many for thumbnails: the model is saved without.")
+            return
+        made += small
+    model.keep_thumbnails(made)
+    megabytes = sum(map(len, made)) / 1e6
+    say(f"Thumbnails of the images take {megabytes:.1f} MB of the model (--no-thumbnails leaves them out).")
 
 
 def _settle_rate(run: Run, settings: Settings, stopping: Callable[[], bool]) -> None:

@@ -7,11 +7,15 @@ from typing import Any
 
 from nngk.bank.refresh import interval_in_steps
 from nngk.data import ImageTable, Split, read_images, require_pairs, require_training_images, split
+from nngk.data.broken import Tolerance, without_broken
 from nngk.device import pick_device
 from nngk.errors import InputError
 from nngk.losses import require_loss
+from nngk.networks.backbones.recipes import recipe
 from nngk.search import require_engine
 from nngk.training.checkpoint import SETTINGS, read_settings
+from nngk.training.feed import cache_of
+from nngk.training.model_weights import is_model
 from nngk.training.presets import preset_settings
 from nngk.training.settings import BEFORE, OF_THE_MACHINE, Settings, left_open
 from nngk.training.tune import RECORD
@@ -36,6 +40,11 @@ def is_tuning(folder: Path) -> bool:
     return tuning and read_settings(folder).get("lr", 0.0) is None
 
 
+def is_preparing(folder: Path) -> bool:
+    """Return whether the run of a folder was stopped while it computed features, before its first step."""
+    return any(folder.glob("features-*")) and not (folder / "checkpoint.json").exists() and not is_tuning(folder)
+
+
 def require_free(out: Path, force: bool) -> None:
     """Raise InputError if a new run would replace a run that was stopped, or a model without ``force``."""
     if (out / "run" / "checkpoint.json").exists():
@@ -44,17 +53,41 @@ def require_free(out: Path, force: bool) -> None:
         raise InputError(f"{out} holds a model. Choose another folder with --out, or replace it with --force.")
 
 
-def training_tables(data: Any, settings: Settings) -> Split:
-    """Return the tables to train with; raise InputError for what would otherwise show after minutes of decoding."""
+def training_tables(data: Any, settings: Settings, tolerance: Tolerance | None = None) -> Split:
+    """Return the tables to train with; raise InputError for what would otherwise show after minutes of decoding.
+
+    Images that cannot be read are left out, as far as ``tolerance`` allows.
+    """
     require_loss(settings.loss)
     require_engine(settings.search)
     interval_in_steps(settings.update_interval, 1)
     table = read_table(data, settings)
+    _split(table, settings)  # too few are refused before any of them is decoded
+    return _split(_readable(table, settings, tolerance or Tolerance()), settings)
+
+
+def _split(table: ImageTable, settings: Settings) -> Split:
     tables = split(table, settings.task, settings.val_fraction, settings.test_fraction, settings.seed)
     require_pairs(tables.train, "training")
     if settings.task == "classify":
         require_training_images(tables.train)
     return tables
+
+
+def _readable(table: ImageTable, settings: Settings, tolerance: Tolerance) -> ImageTable:
+    """Return the images that can be read, decoded into the cache at the size that training reads them at."""
+    spec = recipe(settings.network).input if not is_model(settings.weights) else None
+    size = settings.resize or (spec.resize if spec is not None else 256)
+    if spec is not None and settings.crop_size and not settings.resize:
+        size = round(settings.crop_size * spec.resize / spec.size)
+    return without_broken(
+        table,
+        size,
+        squash=settings.squash,
+        cache=cache_of(settings, table.paths),
+        threads=settings.threads,
+        tolerance=tolerance,
+    )
 
 
 def same_settings(folder: Path, asked: Settings, named: Collection[str] | None) -> Settings:

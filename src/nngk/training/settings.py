@@ -27,7 +27,7 @@ GROUPS = (JOB, NETWORK, IMAGES, KERNELS, BANK, OPTIMISATION, MACHINE)
 RETIRED: dict[str, Any] = {"margin": 0.0, "write_back": False}
 # What runs did before a setting existed, where that is not its default now: they squashed images, and kept those that
 # were held out from the model.
-BEFORE: dict[str, Any] = {"squash": True, "hold_out": True}
+BEFORE: dict[str, Any] = {"squash": True, "hold_out": True, "thumbnails": False}
 # Values of the version before, and what to use instead.
 RETIRED_VALUES = {
     ("compile", "default"): "use 'auto' or 'graphs', which are faster, or 'off'",
@@ -245,9 +245,16 @@ class Settings:
     cache: str | None = setting(
         None,
         IMAGES,
-        "Keep decoded images in this folder, or decode them every time (off). With 'auto' it is a folder of the run.",
+        "Keep decoded images in this folder, or decode them every time (off). "
+        "With 'auto' it is a folder for all runs, which 'nngk cache' shows and clears.",
         empty="auto",
         form="FOLDER|off|auto",
+    )
+    thumbnails: bool = setting(
+        True,
+        IMAGES,
+        "Keep small pictures of the training images in the model, at most 6 KiB each and 64 MiB in all, "
+        "so that its evidence can be shown where the images are not.",
     )
 
     n_neighbours: int | None = setting(

@@ -83,7 +83,9 @@ def class_routes(service: Service) -> APIRouter:
         try:
             data = small_photo(source, service.served.folder)
         except InputError:
-            raise HTTPException(404, "The file of this image is gone or cannot be read.") from None
+            data = service.served.now.model.thumbnail(source)  # what travels with the model
+        if not data:
+            raise HTTPException(404, "The file of this image is gone or cannot be read.")
         return Response(data, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
 
     return routes

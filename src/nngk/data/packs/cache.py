@@ -24,9 +24,19 @@ _PREFIX = "cache-"
 
 
 def cached(
-    table: ImageTable, size: int, squash: bool, folder: Path, threads: int, progress: Seen | None = None
+    table: ImageTable,
+    size: int,
+    squash: bool,
+    folder: Path,
+    threads: int,
+    progress: Seen | None = None,
+    *,
+    tolerant: bool = False,
 ) -> tuple[list[Pack], np.ndarray, np.ndarray]:
-    """Return packs that hold the table's pictures, and for each picture the number of its pack and its row there."""
+    """Return packs that hold the table's pictures, and for each picture the number of its pack and its row there.
+
+    With ``tolerant`` pictures that cannot be read are noted in their pack (:func:`broken_rows`).
+    """
     wanted = picture_keys(table)
     packs, found = _look_up(folder, size, squash, wanted)
     if (found[:, 0] < 0).any():
@@ -37,11 +47,18 @@ def cached(
                 shard = _shard(folder, size, squash, table, missing)
                 _forget_stale(folder, table, wanted)
                 _clear_unfinished(folder, shard)
-                write_pack(table.select(missing), shard, size, squash=squash, threads=threads, progress=progress)
+                rest = table.select(missing)
+                write_pack(rest, shard, size, squash=squash, threads=threads, progress=progress, tolerant=tolerant)
                 packs, found = _look_up(folder, size, squash, wanted)
     if (found[:, 0] < 0).any():
         raise InputError(f"Pictures that were just decoded are not in {folder}: remove that folder and start again.")
     return packs, found[:, 0], found[:, 1]
+
+
+def broken_rows(packs: list[Pack], where: np.ndarray) -> list[int]:
+    """Return the rows of ``where``, which has packs and rows there, whose pictures could not be read."""
+    known = [{int(row) for row in pack.meta.get("broken") or ()} for pack in packs]
+    return [place for place, (number, row) in enumerate(where.tolist()) if row in known[number]]
 
 
 def _shard(folder: Path, size: int, squash: bool, table: ImageTable, missing: np.ndarray) -> Path:

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from nngk.data.decode import fitted
+from nngk.data.decode import fitted, stand_in
 from nngk.data.packs.keys import absolute, picture_keys, picture_places
 from nngk.data.packs.layout import FORMAT, PIXELS, SQUARES, TABLE, VERSION, Pack, finished, is_pack
 from nngk.data.table import ImageTable
@@ -80,8 +80,12 @@ def write_pack(
     squash: bool = False,
     threads: int | None = None,
     progress: Seen | None = None,
+    tolerant: bool = False,
 ) -> None:
-    """Fill `folder` with the pack of `table`, going on from what an interrupted call left there."""
+    """Fill `folder` with the pack of `table`, going on from what an interrupted call left there.
+
+    With `tolerant` a picture that cannot be read becomes a grey square, and the table says why.
+    """
     keys = picture_keys(table)
     how = {"format": FORMAT, "version": VERSION, "size": size, "squash": squash}
     folder.mkdir(parents=True, exist_ok=True)
@@ -97,12 +101,18 @@ def write_pack(
 
         def picture(row: int) -> np.ndarray:
             box = None if table.boxes is None else table.boxes[row]
-            return fitted(table.paths[row], size, box, squash=squash).numpy()
+            try:
+                return fitted(table.paths[row], size, box, squash=squash).numpy()
+            except InputError as error:
+                if not tolerant:
+                    raise
+                done.broken[str(row)] = str(error)
+                return stand_in(size).numpy()
 
         _append(folder / _PART, picture, len(table), done, threads or cpu_count(), progress)
         # All that needs room on the disk is written before anything of an older pack goes.
         record = {**how, **_of_table(table), "keys": keys, "crc32": done.sums, "sizes": done.sizes}
-        write_record(folder / _NEXT, record)
+        write_record(folder / _NEXT, record | ({"broken": done.broken} if done.broken else {}))
         _exchange(folder)
     except OSError as error:
         _remove(folder, _PART, _PROGRESS, _NEXT, *(() if (folder / TABLE).exists() else (PIXELS,)))
@@ -140,6 +150,7 @@ class _Done:
     digest: str
     sums: list[int] = field(default_factory=list)
     sizes: list[tuple[int, int]] = field(default_factory=list)
+    broken: dict[str, str] = field(default_factory=dict)  # why pictures could not be read, by their row
 
     @property
     def length(self) -> int:
@@ -192,7 +203,8 @@ def _right(part: Path, state: _Done) -> _Done:
             count = 3 * height * width
             pixels = stream.read(count)
             if len(pixels) < count or zlib.crc32(pixels) != state.sums[number]:
-                return _Done(state.digest, state.sums[:number], state.sizes[:number])
+                broken = {row: why for row, why in state.broken.items() if int(row) < number}
+                return _Done(state.digest, state.sums[:number], state.sizes[:number], broken)
     return state
 
 

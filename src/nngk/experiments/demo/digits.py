@@ -5,6 +5,7 @@ then five pictures of each are shown to the model, and it tells all ten apart.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from nngk.progress import say
 
 NEW = ("8", "9")
 SHOWN = 5  # pictures of each new class
+CONFIDENCE = (0.0, 0.5, 0.7, 0.9, 0.99, 1.0)  # groups of answers that are looked at together
 SETTINGS = Settings(
     network="small",  # 8 x 8 pixels need no ImageNet features
     dim=64,
@@ -67,7 +69,32 @@ class Demonstration:
             "Recall@1 on the two unseen digits": self.retrieval["recall@1"],
             "unseen digits recognised as unknown (AUROC)": _auroc(unknown[~known], unknown[known]),
             f"accuracy on all ten after {SHOWN} pictures of each new digit": _accuracy(self.after, truth),
+            "mean confidence of these answers": float(np.mean([answer.probability for answer in self.after])),
         }
+
+    def sentences(self) -> list[str]:
+        """Return what each of the figures means, in their order."""
+        wrong = [a.probability for a, name in zip(self.after, self.truth()) if a.label != name]
+        surest = f"; the surest wrong answer was given {max(wrong):.1%}" if wrong else ""
+        return [
+            "The share of the test images of trained digits that were answered right.",
+            "For how many images of the unseen digits the most similar other one shows the same digit.",
+            "The chance that an unseen digit looks stranger to the model than a trained one; 50% would be guessing.",
+            "The share of right answers when the new digits are classes like all others.",
+            "Where confidence means something, it is close to the share of right answers before it" + surest + ".",
+        ]
+
+    def reliability(self) -> list[dict[str, float]]:
+        """Return for answers of similar confidence how many there are, how sure they are, and how many are right."""
+        sure = np.array([answer.probability for answer in self.after])
+        right = np.array([answer.label == name for answer, name in zip(self.after, self.truth())])
+        rows = []
+        for low, high in pairwise(CONFIDENCE):
+            there = (sure >= low) & ((sure < high) | (high == 1.0))
+            if there.any():
+                row = {"answers": int(there.sum()), "confidence": float(sure[there].mean())}
+                rows.append({"low": low, "high": high, **row, "right": float(right[there].mean())})
+        return rows
 
 
 def demonstrate(out: Path, settings: Settings = SETTINGS) -> Demonstration:

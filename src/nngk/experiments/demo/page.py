@@ -34,7 +34,8 @@ def write_page(demo: Demonstration, path: Path, seconds: float) -> None:
         files("nngk.experiments.demo").joinpath("page.html").read_text(encoding="utf-8")
     )
     html = template.render(
-        scores={name: f"{value:.1%}" for name, value in demo.scores().items()},
+        scores=[(n, f"{v:.1%}", said) for (n, v), said in zip(demo.scores().items(), demo.sentences(), strict=True)],
+        reliability=demo.reliability(),
         curves=curves(demo.log),
         tsne=embedding_map(demo),
         examples=examples(demo),
@@ -81,14 +82,14 @@ def embedding_map(demo: Demonstration) -> str:
 
 
 def examples(demo: Demonstration, each: int = 2) -> list[dict[str, Any]]:
-    """Return answers worth looking at: some of the new digits, some of the trained ones, and mistakes if any."""
+    """Return answers worth looking at: some of the new digits, some of the trained ones, and the surest mistakes."""
     truth = demo.truth()
     right = [answer.label == name for answer, name in zip(demo.after, truth)]
     new = [i for i, name in enumerate(truth) if name in NEW and right[i]]
     old = [i for i, name in enumerate(truth) if name not in NEW and right[i]]
     # The least certain are the ones whose evidence is worth reading.
     uncertain = sorted(old, key=lambda i: demo.after[i].probability)
-    wrong = [i for i in range(len(truth)) if not right[i]]
+    wrong = sorted((i for i in range(len(truth)) if not right[i]), key=lambda i: -demo.after[i].probability)
     chosen = [*new[:each], *[i for i in new if i not in new[:each]][-each:], *uncertain[:each], *wrong[: 2 * each]]
     return [_example(demo, i, truth[i]) for i in chosen]
 

@@ -25,7 +25,7 @@ def untrained(job: Job) -> dict[str, Any]:
     torch.manual_seed(job.seed)
     network = network_of(s).to(device)
     tables = split(job.table, "classify", s.val_fraction, s.test_fraction, job.seed)
-    feed = image_feed(tables, network.input, s, job.folder, device)
+    feed = image_feed(tables, network.input, s, device)
     centres, val, test = (feed.embed(network, examples) for examples in (feed.train, feed.val, feed.test))
     labels = feed.train.labels.to(device)
     engine, k = Exact(centres), min(s.n_neighbours or 200, len(centres))

@@ -9,13 +9,13 @@ from torch import nn
 
 from nngk.errors import InputError
 from nngk.networks.backbones.googlenet import GoogLeNetBVLC
+from nngk.networks.backbones.lite0 import EfficientNetLite0
 from nngk.networks.backbones.small import SmallNetwork
-from nngk.networks.backbones.timm import build_timm, give_maps, timm_input
+from nngk.networks.backbones.timm import build_timm, timm_input
 from nngk.networks.input_spec import HALF, InputSpec
 
 TIMM = "timm/"
 LITE0 = "efficientnet-lite0"
-LITE0_IN_TIMM = "tf_efficientnet_lite0"
 
 
 class Built(NamedTuple):
@@ -60,17 +60,11 @@ def _timm(name: str) -> Callable[[], Built]:
     return lambda: Built(*build_timm(name))
 
 
-def _lite0() -> Built:
-    built = Built(*build_timm(LITE0_IN_TIMM))
-    give_maps(built.module)
-    return built
-
-
 _FILE_ONLY = "a file: no library downloads them"
 
 RECIPES: dict[str, Recipe] = {
     LITE0: Recipe(
-        _lite0,
+        _plain(EfficientNetLite0, 1280),
         "last feature map, pooled",
         # (x * 255 - 127) / 128
         InputSpec(224, 256, (127 / 255,) * 3, (128 / 255,) * 3),

@@ -54,28 +54,6 @@ def build_timm(name: str) -> tuple[nn.Module, int, bool]:
     return backbone, int(features.shape[1]), False
 
 
-def give_maps(backbone: Any) -> None:
-    """Let one of timm's EfficientNets give the maps of its last stages as well, as many as its ``layers`` says.
-
-    Hooks, not a wrapper, so that parameter names stay timm's; they find everything in the module they are called with,
-    so that a copy of the network has maps of its own. timm's own ``features_only`` ends at the last block of each
-    resolution: it has neither the map of 192 channels nor the widest one, of 1280, which serves best.
-    """
-    backbone.layers = 1
-    for stage in backbone.blocks:
-        stage.register_forward_hook(_remember)
-    backbone.register_forward_hook(_all_maps)
-
-
-def _remember(stage: Any, inputs: Any, features: Tensor) -> None:
-    stage.map = features
-
-
-def _all_maps(backbone: Any, inputs: Any, features: Tensor) -> Tensor | tuple[Tensor, ...]:
-    maps = [*(stage.__dict__.pop("map") for stage in backbone.blocks), features]
-    return features if backbone.layers == 1 else tuple(maps[-backbone.layers :])
-
-
 def timm_input(name: str) -> InputSpec:
     """Return the input that timm's weights of that name were trained on."""
     timm = import_timm(name)

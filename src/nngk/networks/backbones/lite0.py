@@ -1,0 +1,123 @@
+"""EfficientNet-Lite0 up to its last feature map; parameter names are timm's.
+
+It is the default network: written here, it needs nothing but PyTorch, whose import timm's would double.
+"""
+
+import math
+
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+# Of each stage: blocks, kernel, stride, expansion, channels.
+STAGES = (
+    (1, 3, 1, 1, 16),
+    (2, 3, 2, 6, 24),
+    (2, 5, 2, 6, 40),
+    (3, 3, 2, 6, 80),
+    (3, 5, 1, 6, 112),
+    (4, 5, 2, 6, 192),
+    (1, 3, 1, 6, 320),
+)
+STEM, WIDEST = 32, 1280
+
+
+class SameConv(nn.Conv2d):
+    """A strided convolution that pads as TensorFlow does: so much that no pixel is lost, and more after than before."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        (top, bottom), (left, right) = (
+            _padding(side, kernel, stride) for side, kernel, stride in zip(x.shape[2:], self.kernel_size, self.stride)
+        )
+        return super().forward(pad(x, (left, right, top, bottom)))
+
+
+def _padding(side: int, kernel: int, stride: int) -> tuple[int, int]:
+    total = max((-(-side // stride) - 1) * stride + kernel - side, 0)
+    return total // 2, total - total // 2
+
+
+def _conv(channels: int, out: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> nn.Conv2d:
+    kind, padding = (SameConv, 0) if stride > 1 else (nn.Conv2d, kernel // 2)
+    conv = kind(channels, out, kernel, stride, padding, groups=groups, bias=False)
+    nn.init.normal_(conv.weight, 0, math.sqrt(2 * groups / (kernel**2 * out)))
+    return conv
+
+
+class NormReLU6(nn.BatchNorm2d):
+    """BatchNorm, and the activation behind it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.relu6(super().forward(x), inplace=True)
+
+
+def _norm(channels: int) -> nn.BatchNorm2d:
+    return nn.BatchNorm2d(channels, eps=1e-3)
+
+
+def _norm_relu6(channels: int) -> nn.BatchNorm2d:
+    return NormReLU6(channels, eps=1e-3)
+
+
+class SeparableBlock(nn.Module):
+    """A convolution of each channel, and one across them."""
+
+    def __init__(self, channels: int, kernel: int, out: int) -> None:
+        super().__init__()
+        self.conv_dw, self.bn1 = _conv(channels, channels, kernel, groups=channels), _norm_relu6(channels)
+        self.conv_pw, self.bn2 = _conv(channels, out), _norm(out)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.bn2(self.conv_pw(self.bn1(self.conv_dw(x))))
+
+
+class InvertedBlock(nn.Module):
+    """More channels, a convolution of each, and fewer channels again, added to the input where it has their shape."""
+
+    def __init__(self, channels: int, kernel: int, stride: int, expansion: int, out: int) -> None:
+        super().__init__()
+        wide = channels * expansion
+        self.adds = stride == 1 and channels == out
+        self.conv_pw, self.bn1 = _conv(channels, wide), _norm_relu6(wide)
+        self.conv_dw, self.bn2 = _conv(wide, wide, kernel, stride, groups=wide), _norm_relu6(wide)
+        self.conv_pwl, self.bn3 = _conv(wide, out), _norm(out)
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = self.bn2(self.conv_dw(self.bn1(self.conv_pw(x))))
+        narrow = self.bn3(self.conv_pwl(wide))
+        return narrow + x if self.adds else narrow
+
+
+class EfficientNetLite0(nn.Module):
+    """EfficientNet-Lite0 up to its last (1280, H, W) map.
+
+    >>> import torch
+    >>> EfficientNetLite0()(torch.zeros(1, 3, 64, 64)).shape
+    torch.Size([1, 1280, 2, 2])
+    """
+
+    layers = 1  # how many of the last stages' maps are given, the widest one last; more than one: a tuple
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv_stem, self.bn1 = _conv(3, STEM, 3, stride=2), _norm_relu6(STEM)
+        channels, stages = STEM, []
+        for count, kernel, stride, expansion, out in STAGES:
+            blocks: list[nn.Module] = []
+            for number in range(count):
+                step = stride if number == 0 else 1
+                blocks.append(
+                    SeparableBlock(channels, kernel, out)
+                    if expansion == 1
+                    else InvertedBlock(channels, kernel, step, expansion, out)
+                )
+                channels = out
+            stages.append(nn.Sequential(*blocks))
+        self.blocks = nn.Sequential(*stages)
+        self.conv_head, self.bn2 = _conv(channels, WIDEST), _norm_relu6(WIDEST)
+
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
+        maps = [self.bn1(self.conv_stem(x))]
+        for stage in self.blocks:
+            maps.append(stage(maps[-1]))
+        maps.append(self.bn2(self.conv_head(maps[-1])))
+        return maps[-1] if self.layers == 1 else tuple(maps[-self.layers :])

@@ -1,0 +1,1 @@
+"""One page about a model, which opens anywhere."""

@@ -1,0 +1,66 @@
+"""Where decoded images are kept: one folder for each place, bounded, safe beside others, and cleared by hand."""
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from nngk.data import Images, read_images
+from nngk.data.packs.place import cache_bytes, cache_home, clear_cache, image_cache, use_cache
+from shapes import nngk, write_shapes
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "nngk"
+
+
+def test_the_folder_follows_the_custom(home, monkeypatch):
+    assert cache_home() == home
+    for wrong in ("", "relative/path"):
+        monkeypatch.setenv("XDG_CACHE_HOME", wrong)
+        assert cache_home() == Path.home() / ".cache" / "nngk"
+
+
+def test_one_folder_for_each_place():
+    one, two = image_cache([Path("/a/x/1.png"), Path("/a/y/2.png")]), image_cache([Path("/b/x/1.png")])
+    assert one != two and one == image_cache([Path("/a/y/7.png"), Path("/a/x/9.png")])
+
+
+def test_what_was_used_longest_ago_goes_first_and_only_if_it_rests(tmp_path):
+    folders = [tmp_path / "images" / name for name in "abc"]
+    for age, folder in zip((5, 3, 0), folders):
+        use_cache(folder)
+        (folder / "pixels").write_bytes(bytes(100))
+        used = (folder / ".used").stat().st_mtime - age * 86400
+        os.utime(folder / ".used", (used, used))
+    use_cache(folders[2], limit=250)
+    assert [folder.exists() for folder in folders] == [False, True, True]
+    use_cache(folders[1], limit=0)  # the other one was used just now: somebody may be reading it
+    assert [folder.exists() for folder in folders] == [False, True, True]
+
+
+def test_two_runs_at_once_and_a_cleared_cache(home, tmp_path):
+    table = read_images(write_shapes(tmp_path / "shapes", count=5))
+    folder, seen = use_cache(image_cache(table.paths)), []
+    runs = [threading.Thread(target=lambda: seen.append(Images(table, 12, folder))) for _ in range(2)]
+    for run in runs:
+        run.start()
+    for run in runs:
+        run.join()
+    before = [images.batch([0, 7]).pixels for images in seen]
+    assert cache_bytes(home) > 0 and clear_cache() > 0 and not home.exists()
+    after = [images.batch([0, 7]).pixels for images in seen]  # who reads keeps what is open
+    assert all(a.equal(before[0]) for a in [*before, *after])
+
+
+@pytest.mark.thorough
+def test_the_command(home, tmp_path):
+    table = read_images(write_shapes(tmp_path / "shapes", count=2))
+    Images(table, 12, use_cache(image_cache(table.paths)))
+    there = cache_bytes(home)
+    said = json.loads(nngk("cache", "--clear", "--json").stdout)
+    assert said == {"folder": str(home), "bytes": 0, "freed": there} and there > 0 and not home.exists()
