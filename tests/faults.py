@@ -7,6 +7,7 @@ counted, and the one whose number is asked for does not happen, or only by half.
 import errno
 import os
 import signal
+import traceback
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -178,3 +179,20 @@ def fill(folder, files):
         path.unlink()
     for name, data in files.items():
         (folder / name).write_bytes(data)
+
+
+def survived(act):
+    """Run ``act`` in a process of its own and return whether it ended well: not by a signal, nor by an exception."""
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            act()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    status = os.waitpid(child, 0)[1]
+    assert not os.WIFSIGNALED(status), f"it died of {signal.Signals(os.WTERMSIG(status)).name}"
+    return os.WEXITSTATUS(status) == 0

@@ -229,7 +229,7 @@ def test_a_file_of_somebody_else_is_not_called_damaged(tmp_path, monkeypatch):
     write_json(tmp_path / "a.json", {})
     write_tensors(tmp_path / "a.safetensors", {"x": torch.zeros(3)})
     monkeypatch.setattr("pathlib.Path.read_text", forbidden)
-    monkeypatch.setattr("safetensors.torch.load_file", forbidden)
+    monkeypatch.setattr("safetensors.torch.load", forbidden)
     with pytest.raises(InputError, match="may not be read by this user"):
         read_json(tmp_path / "a.json", "a thing")
     with pytest.raises(InputError, match="may not be read by this user"):
