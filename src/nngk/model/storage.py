@@ -143,6 +143,22 @@ def changing(folder: Path) -> Iterator[tuple[Stored, Callable[[Stored], Seen]]]:
 
 def _write(folder: Path, stored: Stored) -> Seen:
     clear_leftovers(folder, RECORD, "network", "bank")
+    before, present = _identity(folder / RECORD), set(_tensor_files(folder))
+    try:
+        return _put(folder, stored)
+    except OSError:
+        if _identity(folder / RECORD) == before:  # nothing names what was written: a full disk needs its room
+            for new in set(_tensor_files(folder)) - present:
+                with suppress(OSError):
+                    new.unlink()
+        raise
+
+
+def _tensor_files(folder: Path) -> list[Path]:
+    return [*folder.glob("network-*.safetensors"), *folder.glob("bank-*.safetensors")]
+
+
+def _put(folder: Path, stored: Stored) -> Seen:
     files = {}
     for kind, tensors in (("network", stored.network.state_dict()), ("bank", stored.bank)):
         name, digest = write_named_tensors(folder, kind, tensors)
@@ -151,7 +167,7 @@ def _write(folder: Path, stored: Stored) -> Seen:
     record = {"format": FORMAT, "files": files, "network": stored.network.config, **stored.record, "versions": versions}
     written = write_record(folder / RECORD, record)
     current = {f["file"] for f in files.values()}
-    for old in [*folder.glob("network-*.safetensors"), *folder.glob("bank-*.safetensors")]:
+    for old in _tensor_files(folder):
         if old.name not in current:
             with suppress(OSError):  # the new model is in place: what cannot be removed now, the next writer removes
                 old.unlink()
