@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import faults
 from nngk import progress
 
 # The suite runs two processes on two cores, so each has one thread unless NNGK_TEST_THREADS says otherwise.
@@ -50,6 +51,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if Path(item.path).as_posix().endswith(SENSITIVE):
             item.add_marker(pytest.mark.sensitive)
     items.sort(key=lambda item: not Path(item.path).as_posix().endswith(LONGEST))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Let the report say how many faults a test injected, where it is one that counts them."""
+    number = faults.counted()
+    if number:
+        item.user_properties.append(("injected", number))
 
 
 @pytest.fixture(autouse=True)

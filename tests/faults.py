@@ -17,6 +17,18 @@ import pytest
 import safetensors.torch
 
 LOCKS = (".lock", ".training")
+_injected = [0]
+
+
+def count(faults=1):
+    """Note that faults were injected; the report of a test says how many."""
+    _injected[0] += faults
+
+
+def counted():
+    """Return how many faults were injected since the last call."""
+    number, _injected[0] = _injected[0], 0
+    return number
 
 
 @dataclass
@@ -101,6 +113,7 @@ def killed(home, act, number, halfway=False):
                 touch.half()
             os.kill(os.getpid(), signal.SIGKILL)
 
+    count()
     child = os.fork()
     if not child:
         code = 1
@@ -125,6 +138,7 @@ def failing(home, number, error=errno.ENOSPC):
                 touch.half()
             raise OSError(error, os.strerror(error), str(touch.path))
 
+    count()
     with watched(home, strike) as disk:
         yield disk
 
@@ -158,6 +172,7 @@ def after_power_cuts(home, act):
             files = dict(durable)
             for touch in subset:
                 _reach(files, touch, flushed)
+            count()
             yield files
 
 

@@ -11,6 +11,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
+import faults
 from nngk.errors import InputError
 from nngk.files import (
     checksum,
@@ -118,6 +119,7 @@ def test_tensors_know_their_own_checksum(tmp_path):
         bad = bytearray(good)
         bad[place] ^= 1 << int(rng.integers(8))
         path.write_bytes(bytes(bad))
+        faults.count()
         try:
             back = read_tensors(path)
             assert back.keys() == tensors.keys() and all(torch.equal(back[k], tensors[k]) for k in tensors)

@@ -193,6 +193,7 @@ def test_a_flipped_bit_of_a_pack_is_never_trained_on(table, tmp_path):
     files = {path: path.read_bytes() for path in whole.iterdir() if path.name != ".lock"}
     for number in range(60):
         flip(list(files)[number % 2], rng)
+        faults.count()
         try:
             images, again = read_pack(whole)
             assert right(images, table, 8) and again.labels.tolist() == table.labels.tolist()

@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 import nngk.web.server
-from faults import watched
+from faults import count, watched
 from nngk import Model
 from nngk.files import write_json
 from serving import FREE, TOKEN, classify, coloured, contents, encoded_png, png, serving, teach
@@ -293,6 +293,7 @@ def test_a_full_disk_changes_nothing(folder, tmp_path):
         while not made:
             write_json(allowed, limit)
             answer = teach(client, "yellow", "yellow", range(2))
+            count()
             assert answer.status_code == 507 and "No space left on device" in answer.json()["error"]
             made = "was changed" in answer.json()["error"]  # only the last flush failed
             assert (contents(folder) == state) == (not made)  # not a byte is left behind on a full disk
