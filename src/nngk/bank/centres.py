@@ -149,7 +149,7 @@ def require_whole(x: Any, name: str) -> None:
 def require_indices(indices: Any, n: int) -> None:
     """Raise InputError unless these are indices of n examples. On a GPU, where looking would wait, only their type."""
     require_whole(indices, "indices")
-    if not indices.is_cuda and len(indices) and not (0 <= int(indices.min()) and int(indices.max()) < n):
+    if not indices.is_cuda and len(indices) and not (int(indices.min()) >= 0 and int(indices.max()) < n):
         raise InputError(f"indices must be between 0 and {n - 1}, got {indices.min()} to {indices.max()}.")
 
 
