@@ -5,7 +5,7 @@
 Every command is run in a process of its own and gets SIGINT or SIGTERM at a random moment of the time that it takes.
 One that ends in a traceback, or in anything but its end or the code for a stop, is an error; one that does not end
 hangs; a model or run that is not whole afterwards is wrong; a class that was there before is lost. The full disk is a
-file system in memory of 2 MB, which takes the rights of root to mount. Rows: results/faults.csv.
+file system in memory of 16 MB, which takes the rights of root to mount. Rows: results/faults.csv.
 """
 
 import contextlib
@@ -157,7 +157,7 @@ def stops(name: str, number: int, count: int, home: Path, rng: random.Random) ->
 
 
 def full_disk(count: int) -> dict[str, int]:
-    """Teach a served model classes on a file system of 2 MB, full by all but a few blocks; then make room."""
+    """Teach a served model classes on a file system of 16 MB, full by all but a few blocks; then make room."""
     sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
     from serving import classify, serving, teach, write_model
 
@@ -165,13 +165,13 @@ def full_disk(count: int) -> dict[str, int]:
     with tempfile.TemporaryDirectory() as home:
         first, disk = write_model(Path(home, "made")), Path(home, "disk")
         disk.mkdir()
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)], check=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(disk)], check=True)
         try:
             shutil.copytree(first, disk / "model")
             (Path(home) / "log").mkdir()
             with serving(disk / "model") as server, server.client() as client:
                 for number in range(count):
-                    state = sorted(path.name for path in (disk / "model").rglob("*"))
+                    state = sorted(path.name for path in (disk / "model").rglob("*") if path.is_file())
                     _fill(disk / "ballast", leave=4096 * (number % 12))
                     answer = teach(client, f"class {number}", "yellow", [number])
                     counts["injected"] += 1
@@ -179,7 +179,7 @@ def full_disk(count: int) -> dict[str, int]:
                     counts["errors"] += answer.status_code not in (200, 507)
                     names = Model.load(disk / "model").class_names
                     counts["wrong"] += (f"class {number}" in names) != (answer.status_code == 200)
-                    left = sorted(path.name for path in (disk / "model").rglob("*"))
+                    left = sorted(path.name for path in (disk / "model").rglob("*") if path.is_file())
                     counts["wrong"] += answer.status_code == 507 and left != state
                     counts["lost"] += not {"red", "green", "blue"} <= set(names)
                     counts["wrong"] += classify(client, "red", 1)["label"] != "red"
