@@ -180,7 +180,7 @@ def full_disk(count: int) -> dict[str, int]:
                     names = Model.load(disk / "model").class_names
                     counts["wrong"] += (f"class {number}" in names) != (answer.status_code == 200)
                     left = sorted(path.name for path in (disk / "model").rglob("*") if path.is_file())
-                    counts["wrong"] += answer.status_code == 507 and left != state
+                    counts["wrong"] += answer.status_code == 507 and not set(left) <= set(state)  # older ones may go
                     counts["lost"] += not {"red", "green", "blue"} <= set(names)
                     counts["wrong"] += classify(client, "red", 1)["label"] != "red"
                     (disk / "ballast").unlink()
