@@ -1,7 +1,7 @@
 // Changing an index: points that come, go and move.
 #include "fanng.h"
 
-#include "mapping.h"
+#include "contents.h"
 #include "occlusion.h"
 #include "threads.h"
 

@@ -1,6 +1,6 @@
 #include "fanng.h"
 
-#include "mapping.h"
+#include "contents.h"
 #include "threads.h"
 
 #include <mutex>

@@ -47,7 +47,7 @@ struct Stats {
     bool codes = false;
 };
 
-class Mapping;  // a file in memory
+class Contents;  // of a file
 
 // Searches may run in several threads at once; what changes the index waits for them and they for it.
 class Fanng {
@@ -135,7 +135,7 @@ private:
     template <class Visit>
     void visit_sections(Visit&& visit);
     template <class Sections>
-    void adopt_sections(const Sections& sections, const Mapping& mapping);
+    void adopt_sections(const Sections& sections, Contents& contents);
     void check_loaded(size_t ids) const;
     void check_names(size_t ids) const;
     void check_values() const;
@@ -157,7 +157,7 @@ private:
     double walk_success_ = 0;
     mutable std::atomic<uint64_t> distances_{0}, queries_{0};
     mutable std::shared_mutex lock_;
-    std::unique_ptr<Mapping> mapping_;
+    std::unique_ptr<Contents> contents_;  // that loaded buffers are parts of
 };
 
 }  // namespace nngk

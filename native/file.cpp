@@ -1,14 +1,13 @@
 // One flat file: a header with the sizes and checksums of the sections, then the sections as they lie in memory.
 #include "fanng.h"
 
-#include "mapping.h"
+#include "contents.h"
 
 #include <cerrno>
 #include <cmath>
 #include <fcntl.h>
 #include <mutex>
 #include <stdexcept>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <utility>
@@ -89,6 +88,11 @@ private:
     size_t written_ = 0;
 };
 
+struct Closing {
+    int descriptor;
+    ~Closing() { ::close(descriptor); }
+};
+
 void require(bool holds, const char* what) {
     if (!holds) refuse(std::string("is damaged (") + what + ")");
 }
@@ -111,22 +115,25 @@ void check_settings(const Settings& s) {
 
 }  // namespace
 
-Mapping::Mapping(const std::string& path) {
+Contents::Contents(const std::string& path) {
     const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe must not make us wait
     if (descriptor < 0) refuse("cannot be opened: " + std::string(std::strerror(errno)));
+    const Closing closing{descriptor};
     struct stat info;
-    if (::fstat(descriptor, &info) || !S_ISREG(info.st_mode) || info.st_size <= 0) {
-        ::close(descriptor);
-        refuse("is empty or not a file");
+    if (::fstat(descriptor, &info) || !S_ISREG(info.st_mode) || info.st_size <= 0) refuse("is empty or not a file");
+    try {
+        bytes_.resize(size_t(info.st_size));
+    } catch (const std::exception&) {
+        refuse("needs " + std::to_string(info.st_size) + " bytes of memory, more than there are");
     }
-    size_ = size_t(info.st_size);
-    void* at = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE, descriptor, 0);
-    ::close(descriptor);
-    if (at == MAP_FAILED) refuse("cannot be mapped: " + std::string(std::strerror(errno)));
-    data_ = static_cast<char*>(at);
+    for (size_t at = 0; at < bytes_.size();) {
+        const ssize_t got = ::read(descriptor, bytes_.data() + at, std::min<size_t>(bytes_.size() - at, 1 << 30));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) refuse("cannot be read: " + std::string(std::strerror(errno)));
+        require(got > 0, "it became shorter while it was read");
+        at += size_t(got);
+    }
 }
-
-Mapping::~Mapping() { ::munmap(data_, size_); }
 
 template <class Visit>
 void Fanng::visit_sections(Visit&& visit) {
@@ -134,6 +141,7 @@ void Fanng::visit_sections(Visit&& visit) {
     visit(graph_.buffer()), visit(lists_), visit(label_);
 }
 
+// Whoever calls gives a temporary name and renames what is complete.
 void Fanng::save(const std::string& path) const {
     std::shared_lock<std::shared_mutex> reading(lock_);
     Header h{};
@@ -156,58 +164,51 @@ void Fanng::save(const std::string& path) const {
     }
     h.file_bytes = at;
     h.checksum = checksum(reinterpret_cast<const char*>(&h), offsetof(Header, checksum));
-    const std::string unfinished = path + ".unfinished-" + std::to_string(::getpid());
-    try {
-        File file(unfinished);
-        file.write(&h, sizeof h);
-        for (size_t s = 0; s < SECTIONS; ++s) {
-            file.pad_to(h.sections[s].offset);
-            file.write(parts[s].first, parts[s].second);
-        }
-        file.pad_to(h.file_bytes);
-        file.finish();
-        if (::rename(unfinished.c_str(), path.c_str())) refuse("cannot be written: " + std::string(std::strerror(errno)));
-    } catch (...) {
-        ::unlink(unfinished.c_str());
-        throw;
+    File file(path);
+    file.write(&h, sizeof h);
+    for (size_t s = 0; s < SECTIONS; ++s) {
+        file.pad_to(h.sections[s].offset);
+        file.write(parts[s].first, parts[s].second);
     }
+    file.pad_to(h.file_bytes);
+    file.finish();
 }
 
 std::unique_ptr<Fanng> Fanng::load(const std::string& path) {
-    auto mapping = std::make_unique<Mapping>(path);
+    auto contents = std::make_unique<Contents>(path);
     Header h;
-    require(mapping->size() >= sizeof h, "it ends before its header does");
-    std::memcpy(&h, mapping->data(), sizeof h);
+    require(contents->size() >= sizeof h, "it ends before its header does");
+    std::memcpy(&h, contents->data(), sizeof h);
     if (std::memcmp(h.magic, MAGIC, 8)) refuse("is not a FANNG index of this version: build it again from its points");
-    require(h.header_bytes == sizeof h && h.checksum == checksum(mapping->data(), offsetof(Header, checksum)), "its header does not match its checksum");
-    require(h.file_bytes == mapping->size(), "its length is not what its header says");
+    require(h.header_bytes == sizeof h && h.checksum == checksum(contents->data(), offsetof(Header, checksum)), "its header does not match its checksum");
+    require(h.file_bytes == contents->size(), "its length is not what its header says");
     check_settings(h.settings);
     size_t end = sizeof h;  // sections follow each other: two that overlap would change together
     for (const Section& s : h.sections) {
         require(s.offset % 64 == 0 && s.offset >= end && s.offset <= h.file_bytes && s.bytes <= h.file_bytes - s.offset, "a section lies outside it");
-        require(s.checksum == checksum(mapping->data() + s.offset, s.bytes), "a section does not match its checksum");
+        require(s.checksum == checksum(contents->data() + s.offset, s.bytes), "a section does not match its checksum");
         end = s.offset + s.bytes;
     }
     require(h.points < MOST && h.ids < NONE && h.list_width <= NONE && h.has_codes <= 1 && h.lists_stale <= 1, "its sizes are impossible");
     require(h.points == 0 || h.stride == Graph::stride_for(h.settings.degree + SPARE), "its graph has another degree than its settings");
     require(h.walk_success >= 0 && h.walk_success <= 1, "its share of walks is impossible");
     auto index = std::make_unique<Fanng>(h.settings);
-    index->adopt_sections(h.sections, *mapping);
+    index->adopt_sections(h.sections, *contents);
     index->points_.restore(h.points, h.has_codes, h.step);
     index->graph_.restore(h.points, h.stride);
     index->list_width_ = h.list_width, index->lists_stale_ = h.lists_stale, index->dead_count_ = h.dead_count;
     index->medoid_ = h.medoid, index->walks_ = h.walks, index->walk_success_ = h.walk_success;
     index->check_loaded(h.ids);
-    index->mapping_ = std::move(mapping);
+    index->contents_ = std::move(contents);
     return index;
 }
 
 template <class Sections>
-void Fanng::adopt_sections(const Sections& sections, const Mapping& mapping) {
+void Fanng::adopt_sections(const Sections& sections, Contents& contents) {
     size_t s = 0;
     auto next = [&](size_t unit) {
         require(sections[s].bytes % unit == 0, "a section has an odd length");
-        return std::make_pair(mapping.data() + sections[s].offset, sections[s].bytes / unit);
+        return std::make_pair(contents.data() + sections[s].offset, sections[s].bytes / unit);
     };
     visit_sections([&](auto& buffer) {
         using T = std::decay_t<decltype(buffer[0])>;

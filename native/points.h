@@ -10,7 +10,7 @@
 
 namespace nngk {
 
-// An array that is either ours or a part of a mapped file (private pages: writing to it never reaches the file).
+// An array that is either ours or a part of a file's contents in memory (writing to it never reaches the file).
 template <class T>
 class Buffer {
 public:

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <numeric>
 #include <random>
+#include <tuple>
 
 namespace nngk {
 namespace {
@@ -95,7 +96,8 @@ private:
     }
 
     size_t split(const Part& part) {
-        const auto [a, b] = poles(part);
+        uint32_t a, b;  // no structured binding: a lambda must not capture one in C++17
+        std::tie(a, b) = poles(part);
         const size_t size = part.end - part.begin;
         uint32_t* order = tree_.order.data() + part.begin;
         margins_.resize(size);

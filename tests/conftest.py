@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import faults
 from nngk import progress
 
 # The suite runs two processes on two cores, so each has one thread unless NNGK_TEST_THREADS says otherwise.
@@ -56,6 +57,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Let no test write into a person's cache, nor find there what another run left."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Let the report say how many faults a test injected, where it is one that counts them."""
+    number = faults.counted()
+    if number:
+        item.user_properties.append(("injected", number))
 
 
 @pytest.fixture(autouse=True)

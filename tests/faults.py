@@ -7,6 +7,7 @@ counted, and the one whose number is asked for does not happen, or only by half.
 import errno
 import os
 import signal
+import traceback
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,18 @@ import pytest
 import safetensors.torch
 
 LOCKS = (".lock", ".training")
+_injected = [0]
+
+
+def count(faults=1):
+    """Note that faults were injected; the report of a test says how many."""
+    _injected[0] += faults
+
+
+def counted():
+    """Return how many faults were injected since the last call."""
+    number, _injected[0] = _injected[0], 0
+    return number
 
 
 @dataclass
@@ -100,6 +113,7 @@ def killed(home, act, number, halfway=False):
                 touch.half()
             os.kill(os.getpid(), signal.SIGKILL)
 
+    count()
     child = os.fork()
     if not child:
         code = 1
@@ -124,6 +138,7 @@ def failing(home, number, error=errno.ENOSPC):
                 touch.half()
             raise OSError(error, os.strerror(error), str(touch.path))
 
+    count()
     with watched(home, strike) as disk:
         yield disk
 
@@ -157,6 +172,7 @@ def after_power_cuts(home, act):
             files = dict(durable)
             for touch in subset:
                 _reach(files, touch, flushed)
+            count()
             yield files
 
 
@@ -178,3 +194,20 @@ def fill(folder, files):
         path.unlink()
     for name, data in files.items():
         (folder / name).write_bytes(data)
+
+
+def survived(act):
+    """Run ``act`` in a process of its own and return whether it ended well: not by a signal, nor by an exception."""
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            act()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    status = os.waitpid(child, 0)[1]
+    assert not os.WIFSIGNALED(status), f"it died of {signal.Signals(os.WTERMSIG(status)).name}"
+    return os.WEXITSTATUS(status) == 0

@@ -11,8 +11,10 @@ import math
 import os
 import secrets
 import stat
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +28,7 @@ from nngk.progress import say
 T = TypeVar("T")
 
 _PART = ".part"  # how the names of temporary files end
+_ABANDONED = 86_400.0  # seconds after which a temporary file belongs to nobody who is alive
 _PATIENCE = 5.0  # seconds of waiting for another writer before a person is told
 _DIGEST = "sha256"  # of the tensors, in the metadata of a safetensors file
 
@@ -73,6 +76,14 @@ def clear_leftovers(folder: Path, *names: str) -> None:
     for path in folder.glob(".*"):
         if path.name.endswith((_PART, ".new")) and path.name.lstrip(".").startswith(names):
             path.unlink(missing_ok=True)
+
+
+def clear_abandoned(path: Path) -> None:
+    """Remove temporary files of ``path`` that nobody has touched for a day: for writers that hold no lock."""
+    for part in path.parent.glob(f".{escape(path.name)}.*{_PART}"):
+        with suppress(OSError):
+            if time.time() - part.stat().st_mtime > _ABANDONED:
+                part.unlink()
 
 
 # -- JSON
@@ -235,19 +246,16 @@ def read_tensors(path: Path, checksum: str | None = None) -> dict[str, Tensor]:
 
     Without the ``checksum`` of the file, the tensors must agree with the one inside it, where there is one.
     """
-    from safetensors import SafetensorError, safe_open
-    from safetensors.torch import load_file
+    from safetensors import SafetensorError
 
     try:
         require_regular(path, "a file of tensors")
-        if checksum is not None and sha256(path) != checksum:
+        data = path.read_bytes()
+        if checksum is not None and hashlib.sha256(data).hexdigest() != checksum:
             raise damaged(path, "its checksum is wrong")
-        tensors = load_file(path)
-        if checksum is None:
-            with safe_open(path, "pt") as file:
-                known = (file.metadata() or {}).get(_DIGEST)
-            if known is not None and known != _digest(tensors):
-                raise damaged(path, "its checksum is wrong")
+        tensors, notes = parse_tensors(data)
+        if checksum is None and notes.get(_DIGEST) not in (None, _digest(tensors)):
+            raise damaged(path, "its checksum is wrong")
         return tensors
     except FileNotFoundError:
         raise InputError(f"{path} is missing; restore it from a copy or train again.") from None
@@ -255,6 +263,22 @@ def read_tensors(path: Path, checksum: str | None = None) -> dict[str, Tensor]:
         raise forbidden(path) from None
     except (SafetensorError, OSError) as error:
         raise damaged(path, error) from None
+
+
+def parse_tensors(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the tensors and the metadata in the bytes of a safetensors file; raise SafetensorError if they are none.
+
+    From bytes, because tensors of a mapped file would change with it, and end the process if it becomes shorter.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        tensors = load(data)
+    except (KeyError, AssertionError) as error:  # a type that this version of the library does not know
+        raise SafetensorError(f"{type(error).__name__}: {error}") from None
+    end = 8 + int.from_bytes(data[:8], "little")
+    return tensors, json.loads(data[8:end]).get("__metadata__") or {}
 
 
 def sha256(path: Path) -> str:

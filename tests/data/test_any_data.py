@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from PIL import Image
 
+import faults
 from nngk.data import (
     Images,
     ImageTable,
@@ -287,6 +288,7 @@ def try_examples(name, count):
     strategy, holds = PROPERTIES[name]
 
     def attempt(value):
+        faults.count()
         holds(value)
 
     settings(max_examples=count, deadline=None, suppress_health_check=list(HealthCheck))(given(strategy)(attempt))()

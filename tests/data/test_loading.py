@@ -110,3 +110,21 @@ def test_batches_arrive_on_the_gpu() -> None:
     ):
         assert images.is_cuda and labels.is_cuda and indices.is_cuda
         assert labels.tolist() == [LABELS[i] for i in indices.tolist()]
+
+
+@pytest.mark.parametrize("fault", [RuntimeError, MemoryError, SystemExit])
+def test_a_thread_that_dies_is_heard_of(fault: type[BaseException], loaders: Callable[[], int]) -> None:
+    """The error of a thread reaches whoever waits for its batch; nothing hangs, and no batch is left out."""
+
+    class Dying(Numbered):
+        def batch(self, indices: torch.Tensor) -> torch.Tensor:
+            if 5 in indices.tolist():
+                raise fault("on purpose")
+            return super().batch(indices)
+
+    found: list[int] = []
+    with pytest.raises(fault, match="on purpose"):
+        for _, _, indices in batches(Dying(), LABELS, torch.arange(12).split(2), None):
+            found += indices.tolist()
+    assert found == [0, 1, 2, 3]
+    assert loaders() == 0

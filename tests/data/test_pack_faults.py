@@ -193,6 +193,7 @@ def test_a_flipped_bit_of_a_pack_is_never_trained_on(table, tmp_path):
     files = {path: path.read_bytes() for path in whole.iterdir() if path.name != ".lock"}
     for number in range(60):
         flip(list(files)[number % 2], rng)
+        faults.count()
         try:
             images, again = read_pack(whole)
             assert right(images, table, 8) and again.labels.tolist() == table.labels.tolist()
@@ -265,3 +266,54 @@ def test_what_killed_writers_left_of_a_pack_is_cleared(table, tmp_path):
     pack(table, folder, 8)
     assert {path.name for path in folder.iterdir()} == {".lock", "pixels.bin", "table.json"}
     assert right(read_pack(folder)[0], table, 8)
+
+
+def test_a_pack_that_becomes_shorter_while_it_is_read(table, tmp_path):
+    folder = pack(table, tmp_path / "out", 16)
+
+    def read():
+        images = read_pack(folder)[0]
+        assert right(images, table, 16)
+        for length in (folder / "pixels.bin").stat().st_size // 2, 0:
+            os.truncate(folder / "pixels.bin", length)
+            with pytest.raises(InputError, match="its file ends before"):
+                images.batch(range(len(table)))
+        with pytest.raises(InputError, match="is damaged"):
+            load_image(folder / "pixels.bin" / "00000000 0.png")
+
+    assert faults.survived(read)
+
+
+def test_a_cache_that_becomes_shorter_while_it_is_read(table, tmp_path):
+    def read():
+        images = Images(table, 16, tmp_path / "cache")
+        assert right(images, table, 16)
+        (pixels,) = (tmp_path / "cache").glob("*/pixels.bin")
+        os.truncate(pixels, pixels.stat().st_size // 2)
+        assert right(images, table, 16)  # what is gone is decoded again
+
+    assert faults.survived(read)
+    assert right(Images(table, 16, tmp_path / "cache"), table, 16)
+    (pixels,) = (tmp_path / "cache").glob("*/pixels.bin")
+    assert pixels.stat().st_size == sum(fitted(path, 16).numel() for path in table.paths)  # written anew
+
+
+def test_pictures_that_cannot_be_read(table, tmp_path, monkeypatch):
+    images = read_pack(pack(table, tmp_path / "out", 16))[0]
+
+    def failing(*given):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "preadv", failing)
+    with pytest.raises(InputError, match="is damaged"):
+        images.batch([0])
+    monkeypatch.delattr(os, "preadv")  # as on Windows
+    assert right(images, table, 16)
+
+
+def test_a_pipe_in_place_of_the_pixels(table, tmp_path):
+    folder = pack(table, tmp_path / "out", 16)
+    (folder / "pixels.bin").unlink()
+    os.mkfifo(folder / "pixels.bin")
+    with pytest.raises(InputError, match="a named pipe"):
+        read_pack(folder)

@@ -9,6 +9,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import faults
 from nngk.errors import InputError
 from nngk.files import read_tensors, write_named_tensors, write_record
 from nngk.model import storage
@@ -86,6 +87,7 @@ def test_flipped_bits_are_never_answered_from(folder, which):
         bad = bytearray(data)
         bad[place] ^= 1 << int(rng.integers(8))
         path.write_bytes(bytes(bad))
+        faults.count()
         try:
             assert difference(Model.load(folder), good) is None
             harmless += 1

@@ -1,5 +1,7 @@
 """FANNG: what it finds, how it changes, and what it refuses."""
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -317,7 +319,7 @@ def test_saved_index_answers_the_same(index: FANNG, queries: Tensor, x: Tensor, 
     loaded = FANNG.load(tmp_path / "index.fanng")
     for got, wanted in zip(loaded.search(queries, 10, ef=40), index.search(queries, 10, ef=40)):
         assert torch.equal(got, wanted)
-    # A mapped index can be changed; the file stays as it was.
+    # A loaded index can be changed; the file stays as it was.
     before = (tmp_path / "index.fanng").read_bytes()
     loaded.add(x[:10] + 0.001)
     loaded.remove(range(1000))
@@ -365,8 +367,25 @@ def test_damaged_files_are_refused(x: Tensor, tmp_path: Path) -> None:
         FANNG.load(path)
     with pytest.raises(InputError, match="cannot be opened"):
         FANNG.load(tmp_path / "nothing")
-    with pytest.raises(InputError, match="cannot be written"):
-        engine.save(tmp_path / "no" / "folder")
+    (tmp_path / "taken").mkdir()
+    for place in (path / "folder", tmp_path / "taken"):  # a file is no folder, and a folder no file
+        with pytest.raises(InputError, match="cannot be written"):
+            engine.save(place)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_two_threads_save_under_one_name(x: Tensor, tmp_path: Path) -> None:
+    first, second = FANNG(48), FANNG(48)
+    first.build(x[:50])
+    second.build(x[:60])
+    left, living = tmp_path / ".index.1-ab.part", tmp_path / ".index.2-cd.part"
+    left.touch(), living.touch()
+    os.utime(left, (0, 0))  # of a writer that was killed long ago
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(10):
+            list(pool.map(lambda engine: engine.save(tmp_path / "index"), (first, second)))
+            assert len(FANNG.load(tmp_path / "index")) in (50, 60)
+    assert {path.name for path in tmp_path.iterdir()} == {"index", living.name}
 
 
 def test_walks_go_on_until_the_wanted_share_arrives(x: Tensor) -> None:

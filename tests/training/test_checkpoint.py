@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from faults import after_power_cuts, failing, fill, killed, watched
+from faults import after_power_cuts, count, failing, fill, killed, watched
 from nngk.errors import InputError
 from nngk.files import read_tensors, write_named_tensors, write_record
 from nngk.training.checkpoint import load_checkpoint, only_training, read_settings, save_checkpoint, write_settings
@@ -144,6 +144,7 @@ def test_flipped_bits_are_never_resumed_from(folder, which):
         bad = bytearray(data)
         bad[place] ^= 1 << int(rng.integers(8))
         path.write_bytes(bytes(bad))
+        count()
         try:
             assert load(folder) == 1 and read_settings(folder) == {"epochs": 3, "network": "small"}
         except InputError as error:

@@ -99,3 +99,18 @@ def test_who_no_longer_waits_costs_nothing(model):
     held.go.set()
     held.batcher.close()
     assert held.sizes == [1]
+
+
+@pytest.mark.parametrize("fault", [SystemExit, MemoryError])
+def test_a_thread_that_fails_answers_and_goes_on(model, fault):
+    faults = [fault("on purpose")]
+
+    def observe(size):
+        if faults:
+            raise faults.pop()
+
+    batcher = Batcher(lambda: Snapshot(model, 1), waiting=9, at_once=4, observe=observe)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        batcher.ask(Question("embed", picture("red", 0))).result(30)
+    assert batcher.ask(Question("embed", picture("red", 0))).result(30)[1].shape == (8,)
+    batcher.close()

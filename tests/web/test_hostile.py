@@ -1,6 +1,8 @@
 """What strangers may send: it gets an answer of the 4xx kind, costs little, and changes nothing."""
 
+import errno
 import io
+import os
 import pickle
 import socket
 import struct
@@ -16,6 +18,9 @@ import pytest
 from PIL import Image
 
 import nngk.web.server
+from faults import count, watched
+from nngk import Model
+from nngk.files import write_json
 from serving import FREE, TOKEN, classify, coloured, contents, encoded_png, png, serving, teach
 
 
@@ -268,16 +273,37 @@ def test_slow_clients_are_cut(colours, monkeypatch):
             assert classify(client, "red", 1)["label"] == "red"
 
 
-def test_a_full_disk_changes_nothing(folder):
-    with serving(folder) as server, server.client() as client:
+@pytest.mark.thorough
+def test_a_full_disk_changes_nothing(folder, tmp_path):
+    """The disk is full from the first touch of it on, from the second, and so on."""
+    allowed, passed = tmp_path / "allowed", [0, 0]  # the touches that succeed; the limit they belong to, their count
+
+    def strike(touch):
+        if allowed.exists() and touch.kind != "remove":
+            limit = int(allowed.read_bytes())
+            passed[:] = [limit, passed[1] + 1 if passed[0] == limit else 1]
+            if passed[1] > limit:
+                if touch.half is not None:
+                    touch.half()
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(touch.path))
+
+    with watched(folder, strike), serving(folder) as server, server.client() as client:
         state = contents(folder)
-        (folder / "taught").write_text("a file where a folder should be")  # the first write fails
-        failed = teach(client, "yellow", "yellow", range(2))
-        assert failed.status_code == 507 and "as it was before" in failed.json()["error"]
-        (folder / "taught").unlink()
-        assert contents(folder) == state and classify(client, "yellow", 9)["is_unknown"]
-        assert client.get("/classes").json()["version"] == 1
-        assert teach(client, "yellow", "yellow", range(2)).status_code == 200
+        limit, made = 0, False
+        while not made:
+            write_json(allowed, limit)
+            answer = teach(client, "yellow", "yellow", range(2))
+            count()
+            assert answer.status_code == 507 and "No space left on device" in answer.json()["error"]
+            made = "was changed" in answer.json()["error"]  # only the last flush failed
+            assert (contents(folder) == state) == (not made)  # not a byte is left behind on a full disk
+            assert client.get("/classes").json()["version"] == 1 + made
+            limit += 1
+        assert limit > 10 and classify(client, "red", 1)["label"] == "red"
+        assert classify(client, "yellow", 9)["label"] == "yellow"
+        allowed.unlink()
+        assert teach(client, "violet", "violet", range(2)).status_code == 200
+    assert Model.load(folder).class_names == ["blue", "green", "red", "yellow", "violet"]
 
 
 def test_formats_are_those_of_cameras():

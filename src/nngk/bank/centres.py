@@ -1,10 +1,13 @@
 """The bank of Gaussian centres: one per training image, keyed by its index."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from nngk.errors import InputError
 from nngk.kernel.formulas import squared_distances
+from nngk.search.checks import whole
 from nngk.search.engine import Engine
 from nngk.search.exact import Exact
 
@@ -28,13 +31,12 @@ class CentreBank(nn.Module):
 
     def __init__(self, labels: Tensor, dim: int, n_neighbours: int | None = 100, guaranteed: int = 1) -> None:
         super().__init__()
-        m = len(labels)
+        labels = checked_labels(labels)
+        m, dim = len(labels), whole(dim, "dim")
         if m < 2:
             raise InputError(f"A bank needs at least two training examples, got {m}.")
-        if n_neighbours is not None and n_neighbours < 1:
-            raise InputError(f"n_neighbours must be at least 1 (or None for all centres), got {n_neighbours}.")
-        if guaranteed < 0:
-            raise InputError(f"guaranteed must be at least 0 same-class centres, got {guaranteed}.")
+        n_neighbours = n_neighbours if n_neighbours is None else whole(n_neighbours, "n_neighbours")
+        guaranteed = whole(guaranteed, "guaranteed", 0)
         self.n_neighbours = n_neighbours if n_neighbours is None else min(n_neighbours, m - 1)
         # Same-class centres appended to the list of an example that has none in it (0: the paper's literal reading,
         # such an example teaches nothing until the next refresh).
@@ -42,7 +44,7 @@ class CentreBank(nn.Module):
         width = 0 if self.n_neighbours is None else self.n_neighbours + guaranteed
         self.theta = nn.Parameter(torch.zeros(m))  # w = exp(θ), one for every centre at the start
         self.register_buffer("centres", torch.zeros(m, dim))
-        self.register_buffer("labels", labels.clone().long())
+        self.register_buffer("labels", labels.clone())
         self.register_buffer("neighbours", torch.full((m, width), -1))
         counts = torch.bincount(self.labels)
         self.register_buffer("has_partner", counts[self.labels] > 1)  # another of its class exists
@@ -64,6 +66,12 @@ class CentreBank(nn.Module):
 
     def renew(self, centres: Tensor, engine: Engine | None = None, step: int = 0) -> None:
         """Compute the neighbour lists of new centres and take both in."""
+        require_embeddings(centres, "centres")
+        if centres.shape != self.centres.shape:
+            raise InputError(
+                f"centres must have the shape {tuple(self.centres.shape)}, one per training example, got "
+                f"{tuple(centres.shape)}."
+            )
         centres = centres.detach()  # whoever embeds without torch.no_grad() must not chain the bank to that pass
         self.replace(centres, *self.lists(centres, engine), step=step)
 
@@ -102,8 +110,47 @@ class CentreBank(nn.Module):
 
     def neighbours_of(self, indices: Tensor) -> Tensor:
         """Return neighbour lists (B, K) of training examples. Their own centres are left out wherever they stand."""
+        require_indices(indices, len(self))
         lists = self.neighbours[indices]
         return lists.masked_fill(lists == indices[:, None], -1)
+
+
+def checked_labels(labels: Any) -> Tensor:
+    """Return labels as a vector of int64, where they are. Raise InputError unless they are whole numbers from 0 on."""
+    try:
+        found = torch.as_tensor(labels)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise InputError(f"labels must be whole numbers, got {type(labels).__name__}: {error}.") from None
+    require_whole(found, "labels")
+    if len(found) and int(found.min()) < 0:
+        raise InputError(f"labels must be whole numbers from 0 on, got {int(found.min())}.")
+    return found.long()
+
+
+def require_embeddings(x: Any, name: str) -> None:
+    """Raise InputError unless this is a matrix of real floating-point numbers."""
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        what = str(x.dtype) if isinstance(x, Tensor) else type(x).__name__
+        raise InputError(f"{name} must be a tensor of floating-point numbers, got {what}.")
+    if x.ndim != 2:
+        raise InputError(f"{name} must have the shape (batch, dim), got {tuple(x.shape)}.")
+
+
+def require_whole(x: Any, name: str) -> None:
+    """Raise InputError unless this is a vector of whole numbers."""
+    if not isinstance(x, Tensor) or x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
+        what = str(x.dtype) if isinstance(x, Tensor) else type(x).__name__
+        if not (isinstance(x, Tensor) and x.ndim == 1 and not len(x)):  # an empty list has no type of its own
+            raise InputError(f"{name} must be a tensor of whole numbers, got {what}.")
+    if x.ndim != 1:
+        raise InputError(f"{name} must be one per example, got the shape {tuple(x.shape)}.")
+
+
+def require_indices(indices: Any, n: int) -> None:
+    """Raise InputError unless these are indices of n examples. On a GPU, where looking would wait, only their type."""
+    require_whole(indices, "indices")
+    if not indices.is_cuda and len(indices) and not (int(indices.min()) >= 0 and int(indices.max()) < n):
+        raise InputError(f"indices must be between 0 and {n - 1}, got {indices.min()} to {indices.max()}.")
 
 
 def with_same_class(

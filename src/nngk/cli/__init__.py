@@ -3,8 +3,10 @@
 import difflib
 import io
 import logging
+import signal
 import sys
 import warnings
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -75,6 +77,8 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # a file name that is not text is printed as the bytes that it is
         sys.stdout.reconfigure(errors="surrogateescape")
     _silence_pillow()
+    with suppress(ValueError):  # outside the main thread nothing hears signals
+        signal.signal(signal.SIGTERM, _stop)
     try:
         code = cli(standalone_mode=False)
         if isinstance(code, int) and code:  # a command that ends with an exit code returns it here
@@ -97,6 +101,11 @@ def main() -> None:
         what = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
         click.echo(f"Error: {printable(what)}. Check the path, its permissions and the space on the disk.", err=True)
         sys.exit(1)
+
+
+def _stop(number: int, frame: Any) -> None:
+    """End as after Ctrl-C: what was begun is undone, and what a person waits for is told."""
+    raise KeyboardInterrupt
 
 
 def _silence_pillow() -> None:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from nngk.bank.centres import CentreBank
+from nngk.bank.centres import CentreBank, require_embeddings, require_indices, require_whole
 from nngk.bank.leave_one_out import training_sigma
 from nngk.defaults import NARROWEST, WIDEST
 from nngk.errors import InputError
@@ -150,6 +150,7 @@ class GaussianKernelLoss(Objective):
 
     def _over_bank(self, bank: CentreBank, x: Tensor, labels: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
         require_filled(bank)
+        require_indices(indices, len(bank))
         if indices.shape != labels.shape:
             raise InputError(f"indices must have the shape {tuple(labels.shape)}, got {tuple(indices.shape)}.")
         if x.shape[1] != bank.centres.shape[1]:
@@ -172,6 +173,8 @@ class GaussianKernelLoss(Objective):
             ref_emb, ref_labels, own = x, labels, torch.arange(len(x), device=x.device)
         else:
             check_batch(ref_emb, ref_labels)
+            if ref_emb.shape[1] != x.shape[1]:
+                raise InputError(f"ref_emb has {ref_emb.shape[1]} dimensions, the embeddings {x.shape[1]}.")
             own = torch.full((len(x),), -1, device=x.device)
         theta = x.new_zeros(len(ref_emb))
         each = fused_all_centres_loss(x, ref_emb, theta, self._width(x), labels, ref_labels, own)
@@ -187,8 +190,8 @@ def require_filled(bank: CentreBank) -> None:
 
 def check_batch(embeddings: Tensor, labels: Tensor) -> None:
     """Raise InputError unless there are embeddings (batch, dim) with one label each."""
-    if embeddings.ndim != 2:
-        raise InputError(f"embeddings must have the shape (batch, dim), got {tuple(embeddings.shape)}.")
+    require_embeddings(embeddings, "embeddings")
+    require_whole(labels, "labels")
     if labels.shape != embeddings.shape[:1]:
         raise InputError(
             f"labels must have the shape ({len(embeddings)},), one per embedding, got {tuple(labels.shape)}."

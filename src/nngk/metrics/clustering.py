@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from nngk.errors import InputError
-from nngk.metrics.inputs import TILE, class_numbers, matrix
+from nngk.metrics.inputs import TILE, class_numbers, matrix, numbers
 
 
 class KMeans(NamedTuple):
@@ -66,7 +66,7 @@ def normalised_mutual_information(a: Any, b: Any) -> float:
     >>> round(normalised_mutual_information([0, 0, 1, 1], [0, 0, 1, 2]), 3)
     0.8
     """
-    first = torch.as_tensor(a)
+    first = numbers(a, "Labels")
     first = class_numbers(first, first.numel(), "the labelling", first.device)
     second = class_numbers(b, len(first), "the other labelling", first.device)
     if not len(first):

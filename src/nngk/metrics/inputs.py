@@ -11,9 +11,21 @@ from nngk.errors import InputError
 TILE = 1 << 24
 
 
+def numbers(values: Any, what: str, device: torch.device | None = None) -> Tensor:
+    """Return real numbers as a tensor without gradient. Raise InputError if they are none."""
+    try:
+        x = torch.as_tensor(values, device=device).detach()
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        reason = str(error).splitlines()[0] if str(error) else "no numbers"
+        raise InputError(f"{what} must be an array of numbers, got {type(values).__name__} ({reason}).") from None
+    if x.is_complex():
+        raise InputError(f"{what} must be real numbers, got {x.dtype}.")
+    return x
+
+
 def matrix(values: Any, what: str) -> Tensor:
     """Return a finite matrix (n, columns), n > 0, without gradient; lower precision becomes float32."""
-    x = torch.as_tensor(values).detach()
+    x = numbers(values, what)
     if x.ndim != 2 or not x.numel():
         raise InputError(f"{what} must be a matrix with one row per example, got the shape {tuple(x.shape)}.")
     if x.dtype != torch.float64:
@@ -29,7 +41,7 @@ def matrix(values: Any, what: str) -> Tensor:
 
 def class_numbers(labels: Any, rows: int, what: str, device: torch.device) -> Tensor:
     """Return integer labels (rows,) on ``device``."""
-    y = torch.as_tensor(labels, device=device).detach()
+    y = numbers(labels, "Labels", device)
     if y.ndim != 1 or len(y) != rows:
         raise InputError(f"Expected one label for each of the {rows} rows of {what}, got the shape {tuple(y.shape)}.")
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:

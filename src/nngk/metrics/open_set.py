@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from nngk.errors import InputError
+from nngk.metrics.inputs import numbers
 
 
 def auroc(known: Any, unknown: Any) -> float:
@@ -48,7 +49,7 @@ def open_set_classification_rate(known: Any, right: Any, unknown: Any) -> float:
     0.5
     """
     known, unknown = _scores(known, "known"), _scores(unknown, "unknown")
-    correct = torch.as_tensor(right, device=known.device).bool()
+    correct = numbers(right, "Right answers", known.device).bool()
     if correct.shape != known.shape:
         raise InputError(
             f"Expected one mark per known image, {len(known)} in all; got the shape {tuple(correct.shape)}."
@@ -76,7 +77,7 @@ def open_set_scores(known: Any, right: Any, unknown: Any) -> dict[str, float]:
 
 def _scores(values: Any, what: str) -> Tensor:
     """Return scores (n,), n > 0, in float64. Raise InputError if they are anything else."""
-    scores = torch.as_tensor(values).detach().double()
+    scores = numbers(values, f"The {what} scores").double()
     if scores.ndim != 1 or not len(scores):
         raise InputError(f"The {what} scores must be a list of numbers, at least one; got shape {tuple(scores.shape)}.")
     if scores.isnan().any():

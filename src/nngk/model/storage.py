@@ -147,6 +147,22 @@ def changing(folder: Path) -> Iterator[tuple[Stored, Callable[[Stored], Seen]]]:
 
 def _write(folder: Path, stored: Stored) -> Seen:
     clear_leftovers(folder, RECORD, *_KINDS)
+    before, present = _identity(folder / RECORD), set(_tensor_files(folder))
+    try:
+        return _put(folder, stored)
+    except OSError:
+        if _identity(folder / RECORD) == before:  # nothing names what was written: a full disk needs its room
+            for new in set(_tensor_files(folder)) - present:
+                with suppress(OSError):
+                    new.unlink()
+        raise
+
+
+def _tensor_files(folder: Path) -> list[Path]:
+    return [path for kind in _KINDS for path in folder.glob(f"{kind}-*.safetensors")]
+
+
+def _put(folder: Path, stored: Stored) -> Seen:
     files, parts = {}, {"network": stored.network.state_dict(), "bank": stored.bank}
     if stored.thumbnails is not None:
         parts["thumbnails"] = as_tensors(stored.thumbnails)
@@ -157,7 +173,7 @@ def _write(folder: Path, stored: Stored) -> Seen:
     record = {"format": FORMAT, "files": files, "network": stored.network.config, **stored.record, "versions": versions}
     written = write_record(folder / RECORD, record)
     current = {f["file"] for f in files.values()}
-    for old in [path for kind in _KINDS for path in folder.glob(f"{kind}-*.safetensors")]:
+    for old in _tensor_files(folder):
         if old.name not in current:
             with suppress(OSError):  # the new model is in place: what cannot be removed now, the next writer removes
                 old.unlink()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from nngk.errors import InputError
+from nngk.files import clear_abandoned, write_atomically
 from nngk.search.calibration import Effort, find_effort, one_effort, sample_truth
 from nngk.search.checks import Points, checked, checked_ids, checked_k, checked_update, real, whole
 from nngk.search.native import empty_answer, plain, required_core, thread_count
@@ -196,14 +197,18 @@ class FANNG:
 
     def save(self, path: str | Path) -> None:
         """Write the index to one file, which replaces an older one only when it is complete."""
+        path = Path(path)
         try:
-            self._index.save(str(path))
+            clear_abandoned(path)
+            write_atomically(path, lambda part: self._index.save(str(part)))
         except RuntimeError as error:
-            raise InputError(f"{path} {error}") from error
+            raise InputError(f"{path} {error}.") from error
+        except OSError as error:
+            raise InputError(f"{path} cannot be written: {error.strerror or error}.") from error
 
     @classmethod
     def load(cls, path: str | Path, *, recall: float = 0.98, threads: int | None = None) -> "FANNG":
-        """Read an index that ``save`` wrote. The file is mapped into memory and checked; a damaged one is refused."""
+        """Read an index that ``save`` wrote. It is read into memory and checked; a damaged one is refused."""
         real(recall, "recall", 0, 1)
         thread_count(threads)
         engine = cls.__new__(cls)

@@ -321,7 +321,7 @@ def _introduce(run: Run, resume: bool) -> None:
 
 @contextmanager
 def _stop_on_ctrl_c() -> Iterator[Callable[[], bool]]:
-    """Give a function that says whether Ctrl-C was pressed: once stops after the step, saved; twice stops at once."""
+    """Give a function that says whether to stop: Ctrl-C or SIGTERM once, after the step and saved; twice, at once."""
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield asked.is_set
@@ -333,8 +333,9 @@ def _stop_on_ctrl_c() -> Iterator[Callable[[], bool]]:
         asked.set()
         say("Stopping after this step (Ctrl-C again to stop at once) …")
 
-    before = signal.signal(signal.SIGINT, handle)
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield asked.is_set
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -69,8 +69,16 @@ class Batcher:
             for kind in ("classify", "search", "embed"):
                 same = [question for question in asked if question.kind == kind]
                 if same:
-                    self._observe(len(same))
-                    _answer(same, self._now())
+                    self._attempt(same)
+
+    def _attempt(self, questions: list[Question]) -> None:
+        try:
+            self._observe(len(questions))
+            _answer(questions, self._now())
+        except BaseException as error:  # this thread outlives whatever happens: nobody else would answer
+            for question in questions:
+                if not question.answer.done():
+                    question.answer.set_exception(RuntimeError(f"The question could not be answered: {error!r}"))
 
 
 def _answer(questions: list[Question], snapshot: Snapshot) -> None:

@@ -35,7 +35,7 @@ _GUARDED: dict[int | str, dict[str, Any]] = PROBLEMS | {
         (401, "The token is missing or wrong."),
         (403, "The server was started without a token."),
         (409, "The model is not what the request takes it for."),
-        (507, "The disk is full or failed; nothing was changed."),
+        (507, "The disk is full or failed; the error says whether anything was changed."),
     )
 }
 

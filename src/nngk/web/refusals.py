@@ -14,6 +14,10 @@ class Conflict(InputError):
     """The model is no longer what the request takes it for."""
 
 
+class Unflushed(OSError):
+    """The model was written, but the disk failed to promise that it stays."""
+
+
 class Busy(Exception):
     """More is waiting than the server holds."""
 
@@ -61,7 +65,10 @@ def _of_time(request: Request, error: Exception) -> Response:
 
 def _of_disk(request: Request, error: Exception) -> Response:
     assert isinstance(error, OSError)
-    return refusal(507, f"The model could not be written ({error.strerror or 'disk error'}); it is as it was before.")
+    why = error.strerror or "disk error"
+    if isinstance(error, Unflushed):
+        return refusal(507, f"The model was changed, but the disk failed ({why}): a power cut may undo the change.")
+    return refusal(507, f"The model could not be written ({why}); it is as it was before.")
 
 
 def _of_bug(request: Request, error: Exception) -> Response:

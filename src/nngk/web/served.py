@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
+from nngk.errors import InputError
 from nngk.files import locked
 from nngk.model import Model
 from nngk.web.photos import photo_id
-from nngk.web.refusals import Conflict
+from nngk.web.refusals import Conflict, Unflushed
 from nngk.web.taught import clear_unnamed
 
 UNDO_STEPS = 5  # each keeps the centres of a state in memory
@@ -59,8 +60,12 @@ class ServedModel:
         self._undo: list[Change] = []
         self.now = Snapshot(Model.load(folder, device), 1)
         if may_change:
-            with locked(folder):  # no other server is between keeping a picture and naming it
-                clear_unnamed(folder, Model.load(folder, "cpu").sources)
+            self._clear()
+
+    def _clear(self) -> None:
+        """Remove pictures that the model does not name."""
+        with locked(self.folder):  # no other server is between keeping a picture and naming it
+            clear_unnamed(self.folder, Model.load(self.folder, "cpu").sources)
 
     @property
     def undo_id(self) -> str | None:
@@ -70,16 +75,31 @@ class ServedModel:
     def change(self, make: Callable[[Model], object]) -> str:
         """Let ``make`` change a copy of the model, save it, and answer with it from then on; return the change's id.
 
-        When this returns, the change is on the disk. If it raises, the model is as it was.
+        When this returns, the change is on the disk. If it raises, the model is as it was, unless it raises Unflushed.
         """
         with self._turn:
-            with Model.changing(self.folder, self.device) as model:
-                before = model.classes, model.familiar
-                make(model)
+            try:
+                with Model.changing(self.folder, self.device) as model:
+                    before = model.classes, model.familiar
+                    make(model)
+            except OSError as error:
+                self._after_failure(error)
+                raise
             done = Change(secrets.token_hex(8), before, model.classes)
             self._undo = [*self._undo, done][-UNDO_STEPS:]
             self.now = Snapshot(model, self.now.version + 1)
             return done.id
+
+    def _after_failure(self, error: OSError) -> None:
+        """Bring folder and answers together after a write failed; raise Unflushed if the change was made."""
+        try:
+            self._clear()  # a full disk has no room for pictures that were kept in vain
+            found = Model.load(self.folder, self.device)
+        except (OSError, InputError):
+            return
+        if not _same(found.classes, self.now.model.classes):
+            self.now = Snapshot(found, self.now.version + 1)
+            raise Unflushed(error.errno, error.strerror) from error
 
     def undo(self, change: str) -> None:
         """Take the latest change back. Raise Conflict if it is another one, or the folder was changed since."""

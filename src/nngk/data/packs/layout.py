@@ -13,17 +13,17 @@ import zlib
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 
+from nngk.data.packs.pixel_file import SQUARES, PixelFile
 from nngk.data.table import ImageTable
 from nngk.errors import InputError
 from nngk.files import checksum
 
 PIXELS = "pixels.bin"
-SQUARES = "images.npy"  # of version 1
 TABLE = "table.json"
 FORMAT = "nngk-pack"
 VERSION = 3
@@ -57,10 +57,10 @@ class DamagedPicture(InputError):
 
 @dataclass(frozen=True, eq=False)
 class Pack:
-    """An opened pack: where it is, its memory-mapped pixels, its pictures' places and what `table.json` says."""
+    """An opened pack: where it is, the file of its pixels, its pictures' places and what `table.json` says."""
 
     folder: Path
-    pixels: np.memmap  # (N,) uint8
+    pixels: PixelFile
     places: np.ndarray  # (n, 3) int64: each picture's first value, height and width
     meta: dict[str, Any]
     checked: np.ndarray  # (n,) bool: whose checksum was found right since the pack was opened
@@ -80,15 +80,21 @@ class Pack:
 
     def picture(self, row: int) -> np.ndarray:
         """Return one picture, (3, height, width); raise DamagedPicture if its checksum is wrong at first."""
-        found = self._pixels_of(row)
-        if not self.checked[row]:
-            if not self.intact(row):
-                raise DamagedPicture(
-                    f"The picture '{self.meta['paths'][row]}' in the pack {self.folder} is damaged (its checksum is "
-                    "wrong): copy the pack again or write it anew."
-                )
-            self.checked[row] = True
+        height, width = self.places[row, 1:].tolist()
+        found = np.empty((3, height, width), dtype=np.uint8)
+        self.read(row, found.reshape(-1))
         return found
+
+    def read(self, row: int, into: np.ndarray) -> None:
+        """Read one picture into an array of as many values; raise DamagedPicture if its checksum is wrong at first."""
+        whole = self.pixels.read(int(self.places[row, 0]), into)
+        if not whole or not (self.checked[row] or self._agrees(row, into)):
+            why = "its checksum is wrong" if whole else "its file ends before it does"
+            raise DamagedPicture(
+                f"The picture '{self.meta['paths'][row]}' in the pack {self.folder} is damaged ({why}): copy the pack "
+                "again or write it anew."
+            )
+        self.checked[row] = True
 
     def nbytes(self, rows: np.ndarray) -> int:
         """Return the bytes that some of the pictures take."""
@@ -96,12 +102,12 @@ class Pack:
 
     def intact(self, row: int) -> bool:
         """Return whether a picture has the checksum that was written with it, where there is one."""
-        sums = self.meta.get("crc32")
-        return sums is None or zlib.crc32(self._pixels_of(row).data) == sums[row]
+        found = np.empty(self.nbytes(np.array([row])), dtype=np.uint8)
+        return self.pixels.read(int(self.places[row, 0]), found) and self._agrees(row, found)
 
-    def _pixels_of(self, row: int) -> np.ndarray:
-        offset, height, width = self.places[row].tolist()
-        return self.pixels[offset : offset + 3 * height * width].reshape(3, height, width)
+    def _agrees(self, row: int, pixels: np.ndarray) -> bool:
+        sums = self.meta.get("crc32")
+        return sums is None or zlib.crc32(pixels.data) == sums[row]
 
 
 def is_pack(folder: Path) -> bool:
@@ -152,7 +158,7 @@ def _open(folder: Path, *stamps: int) -> Pack:
     count, size = _required(meta), int(meta["size"])
     sizes = np.full((count, 2), size, np.int64) if meta["version"] == 1 else np.array(meta["sizes"], np.int64)
     sizes = sizes.reshape(-1, 2)
-    pixels = _map(pixels_file(folder))
+    pixels = PixelFile(pixels_file(folder))
     ends = np.cumsum(3 * sizes.prod(1))
     expected = int(ends[-1]) if len(ends) else 0
     if (sizes.min(1, initial=size) != size).any():
@@ -192,16 +198,6 @@ def pixels_file(folder: Path) -> Path:
     """Return the file of a pack that holds its pictures."""
     old = folder / SQUARES
     return old if old.is_file() and not (folder / PIXELS).is_file() else folder / PIXELS
-
-
-def _map(file: Path) -> np.memmap:
-    """Return the values in a file of pictures as one flat array."""
-    if file.name != SQUARES:
-        return np.memmap(file, dtype=np.uint8, mode="r")
-    squares = np.lib.format.open_memmap(file, mode="r")
-    if squares.dtype != np.uint8:
-        raise ValueError(f"{file.name} holds {squares.dtype} values, not uint8")
-    return cast(np.memmap, squares.reshape(-1))
 
 
 def _stamp(file: Path) -> tuple[int, int]:

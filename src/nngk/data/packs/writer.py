@@ -22,7 +22,8 @@ import numpy as np
 
 from nngk.data.decode import fitted, stand_in
 from nngk.data.packs.keys import absolute, picture_keys, picture_places
-from nngk.data.packs.layout import FORMAT, PIXELS, SQUARES, TABLE, VERSION, Pack, finished, is_pack
+from nngk.data.packs.layout import FORMAT, PIXELS, TABLE, VERSION, Pack, finished, is_pack
+from nngk.data.packs.pixel_file import SQUARES
 from nngk.data.table import ImageTable
 from nngk.device import cpu_count
 from nngk.errors import InputError

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 from urllib.error import URLError
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
 from nngk.errors import InputError
+from nngk.files import parse_tensors
 from nngk.networks.backbones.recipes import LITE0, TIMM, recipe
 from nngk.networks.backbones.timm import import_timm
 from nngk.networks.weights.names import State, unwrap
@@ -47,8 +48,7 @@ def read_file(path: str | Path) -> Weights:
 
 def _read_safetensors(path: Path) -> Weights:
     try:
-        with safe_open(path, "pt") as file:
-            return Weights({key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}, path.name)  # noqa: SIM118
+        return Weights(*parse_tensors(path.read_bytes()), path.name)
     except (SafetensorError, OSError) as error:
         raise InputError(f"The weights file {path} cannot be read as safetensors ({error}); is it complete?") from error
 
