@@ -226,7 +226,7 @@ def write_named_tensors(folder: Path, kind: str, tensors: dict[str, Tensor]) -> 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> str:
     """Write a safetensors file that knows its own checksum, atomically; return the SHA-256 of the file."""
     plain = _plain(tensors)
-    write_atomically(path, lambda part: _save(part, plain, {_DIGEST: _digest(plain)}))
+    write_atomically(path, lambda part: _save(part, plain, {_DIGEST: digest_of(plain)}))
     return sha256(path)
 
 
@@ -246,7 +246,7 @@ def read_tensors(path: Path, checksum: str | None = None) -> dict[str, Tensor]:
         if checksum is None:
             with safe_open(path, "pt") as file:
                 known = (file.metadata() or {}).get(_DIGEST)
-            if known is not None and known != _digest(tensors):
+            if known is not None and known != digest_of(tensors):
                 raise damaged(path, "its checksum is wrong")
         return tensors
     except FileNotFoundError:
@@ -268,7 +268,7 @@ def _plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
 
 
-def _digest(tensors: dict[str, Tensor]) -> str:
+def digest_of(tensors: dict[str, Tensor]) -> str:
     """Return the SHA-256 of tensors with their names, types and shapes."""
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):

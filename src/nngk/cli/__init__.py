@@ -26,6 +26,7 @@ COMMANDS = {
     "merge": ("nngk.cli.change_model", "Make two classes of a model one."),
     "remove": ("nngk.cli.change_model", "Make a model forget a class."),
     "calibrate": ("nngk.cli.change_model", "Set where a model's answer becomes 'unknown', from your own photos."),
+    "embed": ("nngk.cli.embed", "Fill a gallery with the embeddings of labelled images."),
     "serve": ("nngk.cli.serve", "Serve a model over HTTP: a page for people and an API for programs."),
     "data": ("nngk.cli.data", "Check, download and pack datasets."),
     "networks": ("nngk.cli.list_choices", "List the networks and where their weights come from."),

@@ -13,12 +13,14 @@ from nngk.cli.options import (
     data_dir_option,
     device_option,
     folder_or_file,
+    gallery_option,
     json_option,
 )
 from nngk.errors import InputError, printable
 
 if TYPE_CHECKING:
-    from nngk.model import Answer
+    from nngk.gallery import GalleryModel
+    from nngk.model import Answer, Model
 
 model_argument = click.argument("model", type=folder_or_file)
 images_argument = click.argument("images", nargs=-1, required=True, type=folder_or_file)
@@ -44,18 +46,24 @@ images_argument = click.argument("images", nargs=-1, required=True, type=folder_
     type=float,
     help="Answer 'unknown' above this unknown score, from 0 to 1.  [default: 0.5, the model's own threshold]",
 )
+@gallery_option()
 @device_option
 @json_option
 def classify_command(
-    model: Path, images: tuple[Path, ...], top: int, evidence: int, reject: float | None, device: str, as_json: bool
+    model: Path,
+    images: tuple[Path, ...],
+    top: int,
+    evidence: int,
+    reject: float | None,
+    gallery: str | None,
+    device: str,
+    as_json: bool,
 ) -> None:
     """Say what IMAGES (files or folders) show: the likeliest classes, the training images behind the answer with their
     share in it, and how many photos of known classes look at least as strange. Where almost none does, the answer is
     'unknown' with the nearest class; 'nngk calibrate' sets where that begins."""
     paths = image_files(images)
-    from nngk.model.model import Model
-
-    m = Model.load(model, device)
+    m = load_with_gallery(model, gallery, device)
     answers = m.classify(paths, evidence=evidence)
     if reject is not None:
         answers = [replace(a, is_unknown=a.unknown > reject) for a in answers]
@@ -82,15 +90,16 @@ def _row(path: Path, answer: "Answer") -> dict[str, Any]:
 @model_argument
 @images_argument
 @click.option("-k", metavar="N", type=int, help="Show the N most similar images.  [default: 10, or all if fewer]")
+@gallery_option()
 @device_option
 @json_option
-def search_command(model: Path, images: tuple[Path, ...], k: int | None, device: str, as_json: bool) -> None:
+def search_command(
+    model: Path, images: tuple[Path, ...], k: int | None, gallery: str | None, device: str, as_json: bool
+) -> None:
     """Find the training images that are most similar to IMAGES (files or folders), nearest first."""
     paths = image_files(images)
-    from nngk.model.model import Model
-
-    m = Model.load(model, device)
-    found = m.search(paths, max(1, min(10, len(m.centres))) if k is None else k)
+    m = load_with_gallery(model, gallery, device)
+    found = m.search(paths, max(1, min(10, m.images)) if k is None else k)
     if as_json:
         rows = [{"image": str(p), "found": [vars(e) for e in hits]} for p, hits in zip(paths, found)]
         click.echo(json.dumps(rows))
@@ -203,6 +212,18 @@ def info_command(model: Path, as_json: bool) -> None:
     click.echo(printable(f"  {len(counts)} classes:"))
     for name, count in counts.items():
         click.echo(printable(f"    {count:6d}  {name}"))
+
+
+def load_with_gallery(folder: Path, gallery: str | None, device: str) -> "Model | GalleryModel":
+    """Return the model of a folder, over the references of a gallery where one is named."""
+    from nngk.model.model import Model
+
+    model = Model.load(folder, device)
+    if gallery is None:
+        return model
+    from nngk.gallery import GalleryModel, open_gallery
+
+    return GalleryModel(model, open_gallery(gallery, model))
 
 
 def image_files(given: tuple[Path, ...]) -> list[Path]:

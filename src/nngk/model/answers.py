@@ -1,7 +1,12 @@
 """What a model says about an image, and the training images behind it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from torch import Tensor
+
+from nngk.kernel.predict import Prediction
 
 
 @dataclass(frozen=True)
@@ -54,3 +59,49 @@ class Answer:
             "probabilities": self.probabilities,
             "evidence": [vars(e) for e in self.evidence],
         }
+
+
+def composed_answers(
+    found: Prediction,
+    probabilities: Tensor,
+    alike: Tensor,
+    unknown: Tensor,
+    names: Sequence[str],
+    labels: Tensor,
+    sources: Sequence[str],
+    evidence: int,
+) -> list[Answer]:
+    """Return answers from what the kernels found, class probabilities (n, c), and how familiar each image is.
+
+    ``labels`` and ``sources`` are those of the centres that ``found`` names; ``evidence`` is how many to tell of.
+    """
+    order = probabilities.argsort(dim=1, descending=True, stable=True)
+    largest = found.shares.argsort(dim=1, descending=True, stable=True)[:, :evidence]
+    return [
+        Answer(
+            label=names[int(order[i, 0])],
+            probability=float(probabilities[i, order[i, 0]]),
+            probabilities={names[j]: float(probabilities[i, j]) for j in order[i].tolist()},
+            evidence=evidence_at(found, i, largest[i].tolist(), names, labels, sources),
+            unknown=float(unknown[i]),
+            is_unknown=bool(unknown[i] > 0.5),
+            alike=float(alike[i]),
+        )
+        for i in range(len(probabilities))
+    ]
+
+
+def evidence_at(
+    found: Prediction, row: int, places: Sequence[int], names: Sequence[str], labels: Tensor, sources: Sequence[str]
+) -> list[Evidence]:
+    """Return the images at some places of a row of neighbours; a place where none was found is left out."""
+    return [
+        Evidence(
+            image=sources[int(found.neighbours[row, p])],
+            label=names[int(labels[found.neighbours[row, p]])],
+            share=float(found.shares[row, p]),
+            distance=float(found.squared[row, p].sqrt()),
+        )
+        for p in places
+        if found.neighbours[row, p] >= 0
+    ]

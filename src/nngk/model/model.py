@@ -1,6 +1,6 @@
 """Model: what training leaves behind and a person holds."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from nngk.errors import InputError, whole_number
 from nngk.kernel.predict import Prediction, predict
 from nngk.model import storage
 from nngk.model.adding import added_log_weight
-from nngk.model.answers import Answer, Evidence
+from nngk.model.answers import Answer, Evidence, composed_answers, evidence_at
 from nngk.model.classes import (
     Classes,
     coincide,
@@ -122,6 +122,18 @@ class Model:
     def sources(self) -> list[str]:
         """Return where the image of each centre came from."""
         return self.classes.sources
+
+    @property
+    def images(self) -> int:
+        """Return how many images the answers come from."""
+        return len(self.sources)
+
+    def sources_by_class(self) -> dict[str, list[str]]:
+        """Return where the images of each class came from, in the order in which they came."""
+        out: dict[str, list[str]] = {name: [] for name in self.class_names}
+        for label, source in zip(self.labels.tolist(), self.sources):
+            out[self.class_names[label]].append(source)
+        return out
 
     @property
     def softmax(self) -> dict[str, Tensor] | None:
@@ -241,7 +253,8 @@ class Model:
         if not pictures:
             return []
         found = self.predict(self.embed(pictures), k)
-        rows = [self._evidence(found, i, range(k)) for i in range(len(pictures))]
+        labels, sources = self.labels, self.sources
+        rows = [evidence_at(found, i, range(k), self.class_names, labels, sources) for i in range(len(pictures))]
         return rows[0] if single else rows
 
     def predict(self, embeddings: Tensor, k: int | None = None) -> Prediction:
@@ -302,20 +315,9 @@ class Model:
         probabilities = self.probabilities(embeddings)
         alike = self.familiar.alike(self._measured(found, features))
         unknown = self.familiar.score(alike)
-        order = probabilities.argsort(dim=1, descending=True, stable=True)
-        largest = found.shares.argsort(dim=1, descending=True, stable=True)[:, :evidence]
-        return [
-            Answer(
-                label=self.class_names[int(order[i, 0])],
-                probability=float(probabilities[i, order[i, 0]]),
-                probabilities={self.class_names[j]: float(probabilities[i, j]) for j in order[i].tolist()},
-                evidence=self._evidence(found, i, largest[i].tolist()),
-                unknown=float(unknown[i]),
-                is_unknown=bool(unknown[i] > 0.5),
-                alike=float(alike[i]),
-            )
-            for i in range(len(embeddings))
-        ]
+        return composed_answers(
+            found, probabilities, alike, unknown, self.class_names, self.labels, self.sources, evidence
+        )
 
     def unknown(self, embeddings: Tensor, features: Tensor | None = None) -> Tensor:
         """Return the unknown score (n,) of images: above one half the model calls them unknown."""
@@ -324,7 +326,7 @@ class Model:
     def _measured(self, found: Prediction, features: Tensor | None) -> Measured:
         space = self.familiar.space
         coordinates = None if features is None or space is None else space.coordinates(features)
-        return measured(found, self.classes, coordinates)
+        return measured(found, self.classes.class_means, coordinates)
 
     def learn_unknown(self, features: Tensor, new: Described | None = None, false_alarms: float = FALSE_ALARMS) -> None:
         """Find the unknown score and its threshold from the features (m, channels) of the centres' own images.
@@ -334,17 +336,6 @@ class Model:
         k = self.n_neighbours
         self.familiar, coordinates = learn_familiar(self.classes, features, self.sigma, k, new, false_alarms)
         self.classes = replace(self.classes, coordinates=coordinates)
-
-    def _evidence(self, found: Prediction, row: int, places: Sequence[int]) -> list[Evidence]:
-        return [
-            Evidence(
-                image=self.sources[int(found.neighbours[row, p])],
-                label=self.class_names[int(self.labels[found.neighbours[row, p]])],
-                share=float(found.shares[row, p]),
-                distance=float(found.squared[row, p].sqrt()),
-            )
-            for p in places
-        ]
 
     def calibrate(self, images: Sequence[Picture], false_alarms: float = FALSE_ALARMS) -> int:
         """Set where 'unknown' begins from one's own photos of known classes; return how many counted.
@@ -380,23 +371,8 @@ class Model:
         images; an image that its class has already is left out. A name that is nearly that of a known class raises
         InputError unless ``sure``.
         """
-        if not isinstance(name, str) or not name:
-            raise InputError(f"A class needs a name, a text; got {name!r}.")
-        near = None if sure else similar_name(self.classes, name)
-        if near is not None:
-            raise InputError(
-                f"The model has a class '{near}', and '{name}' is nearly the same. Add to that one, or say that "
-                "you are sure (--yes; sure=True in Python)."
-            )
-        pictures, _ = as_list(images)
-        if not pictures:
-            raise InputError(f"No images were given for the class '{name}'.")
-        seen = self.describe(pictures)
+        pictures, seen = self.shown(self.class_names, name, images, sure)
         rows = seen.embeddings.to(self.device, self.centres.dtype)
-        if not torch.isfinite(rows).all():
-            raise InputError(
-                f"The embeddings of the images for '{name}' are NaN or infinite; the model may be damaged."
-            )
         chosen = first_of_each(self.classes, name, rows)
         if not len(chosen):
             raise InputError(f"Every image given for '{name}' is in the model already.")
@@ -410,6 +386,31 @@ class Model:
         self.classes = with_images(self.classes, name, rows, sources, coordinates, weight)
         return int(self.classes.of(name).sum())
 
+    def shown(
+        self, known: Collection[str], name: str, images: Picture | Sequence[Picture], sure: bool
+    ) -> tuple[list[Picture], Described]:
+        """Return images of a class to be learned, as a list and as the network sees them.
+
+        Raise InputError if there are none, or the name is none or, unless ``sure``, nearly one of the ``known`` ones.
+        """
+        if not isinstance(name, str) or not name:
+            raise InputError(f"A class needs a name, a text; got {name!r}.")
+        near = None if sure else similar_name(known, name)
+        if near is not None:
+            raise InputError(
+                f"The model has a class '{near}', and '{name}' is nearly the same. Add to that one, or say that "
+                "you are sure (--yes; sure=True in Python)."
+            )
+        pictures, _ = as_list(images)
+        if not pictures:
+            raise InputError(f"No images were given for the class '{name}'.")
+        seen = self.describe(pictures)
+        if not torch.isfinite(seen.embeddings).all():
+            raise InputError(
+                f"The embeddings of the images for '{name}' are NaN or infinite; the model may be damaged."
+            )
+        return pictures, seen
+
     def remove(self, name: str) -> int:
         """Forget a class, at once; return how many images it had."""
         before = len(self.centres)
@@ -418,8 +419,6 @@ class Model:
 
     def rename(self, name: str, to: str) -> None:
         """Give a class another name."""
-        if not isinstance(to, str) or not to:
-            raise InputError(f"A class needs a name, a text; got {to!r}.")
         self.classes = renamed(self.classes, name, to)
 
     def merge(self, name: str, into: str) -> int:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from nngk.gallery import GalleryModel
 from nngk.model import Model
 from nngk.web.refusals import Busy
 from nngk.web.served import Snapshot
@@ -88,11 +89,11 @@ def _answer(questions: list[Question], snapshot: Snapshot) -> None:
         question.answer.set_result((snapshot, value))
 
 
-def _ask(model: Model, questions: list[Question]) -> list[Any]:
+def _ask(model: Model | GalleryModel, questions: list[Question]) -> list[Any]:
     pictures = [question.picture for question in questions]
     kind, most = questions[0].kind, max(question.count for question in questions)
     if kind == "classify":
         return list(model.classify(pictures, evidence=most))
     if kind == "search":  # never more neighbours than there are images
-        return list(model.search(pictures, k=max(1, min(most, len(model.centres)))))
+        return list(model.search(pictures, k=max(1, min(most, model.images))))
     return list(model.embed(pictures))

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from nngk.files import locked
+from nngk.gallery import GalleryModel
 from nngk.model import Model
 from nngk.web.photos import photo_id
 from nngk.web.refusals import Conflict
@@ -23,22 +24,18 @@ UNDO_STEPS = 5  # each keeps the centres of a state in memory
 class Snapshot:
     """A state of the model, which never changes: answers of one pass come from one of these."""
 
-    model: Model
+    model: Model | GalleryModel
     version: int
 
     @cached_property
     def photos_by_class(self) -> dict[str, list[str]]:
         """Return the ids of each class's photos, in the order in which they came."""
-        out: dict[str, list[str]] = {name: [] for name in self.model.class_names}
-        names = self.model.class_names
-        for label, source in zip(self.model.labels.tolist(), self.model.sources):
-            out[names[label]].append(photo_id(source))
-        return out
+        return {name: [photo_id(s) for s in sources] for name, sources in self.model.sources_by_class().items()}
 
     @cached_property
     def sources(self) -> dict[str, str]:
         """Return where each photo came from, by its id."""
-        return {photo_id(source): source for source in self.model.sources}
+        return {photo_id(s): s for sources in self.model.sources_by_class().values() for s in sources}
 
 
 @dataclass(frozen=True)
@@ -93,6 +90,9 @@ class ServedModel:
                 model.classes, model.familiar = last.before
             self._undo = self._undo[:-1]
             self.now = Snapshot(model, self.now.version + 1)
+
+    def close(self) -> None:
+        """Do nothing: a model's folder is held only while it is changed."""
 
 
 def _same(one: Any, other: Any) -> bool:

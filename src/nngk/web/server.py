@@ -29,6 +29,7 @@ def serve(
     device: str,
     token: str | None,
     limits: Limits,
+    gallery: str | None = None,
     started: Callable[[str], object],
 ) -> None:
     """Serve the model of a folder until SIGTERM or SIGINT, then answer what was asked and return.
@@ -38,7 +39,15 @@ def serve(
     with _listening(host, port) as listener:
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{listener.getsockname()[1]}/"
-        app = create_app(folder, device=device, token=token, limits=limits, host=host, started=lambda: started(address))
+        app = create_app(
+            folder,
+            device=device,
+            token=token,
+            limits=limits,
+            host=host,
+            gallery=gallery,
+            started=lambda: started(address),
+        )
         _log_as_json()
         config = uvicorn.Config(
             app,
