@@ -30,9 +30,9 @@ from nngk.files import (
     write_record,
 )
 from nngk.gallery.append_log import AppendLog, create_log, cut_log, read_log
+from nngk.gallery.in_memory import Table
 from nngk.gallery.interface import Gallery, Ids
 from nngk.gallery.references import Found, References, joined, no_references
-from nngk.gallery.table import Table
 from nngk.progress import say
 
 FORMAT = 1
