@@ -75,19 +75,20 @@ def composed_answers(
 
     ``labels`` and ``sources`` are those of the centres that ``found`` names; ``evidence`` is how many to tell of.
     """
-    order = probabilities.argsort(dim=1, descending=True, stable=True)
-    largest = found.shares.argsort(dim=1, descending=True, stable=True)[:, :evidence]
+    values, order = probabilities.sort(dim=1, descending=True, stable=True)
+    largest = found.shares.argsort(dim=1, descending=True, stable=True)[:, :evidence].tolist()
+    scores = zip(order.tolist(), values.tolist(), unknown.tolist(), alike.tolist())
     return [
         Answer(
-            label=names[int(order[i, 0])],
-            probability=float(probabilities[i, order[i, 0]]),
-            probabilities={names[j]: float(probabilities[i, j]) for j in order[i].tolist()},
-            evidence=evidence_at(found, i, largest[i].tolist(), names, labels, sources),
-            unknown=float(unknown[i]),
-            is_unknown=bool(unknown[i] > 0.5),
-            alike=float(alike[i]),
+            label=names[classes[0]],
+            probability=sure[0],
+            probabilities={names[j]: p for j, p in zip(classes, sure)},
+            evidence=evidence_at(found, i, largest[i], names, labels, sources),
+            unknown=strange,
+            is_unknown=strange > 0.5,
+            alike=common,
         )
-        for i in range(len(probabilities))
+        for i, (classes, sure, strange, common) in enumerate(scores)
     ]
 
 
@@ -95,13 +96,10 @@ def evidence_at(
     found: Prediction, row: int, places: Sequence[int], names: Sequence[str], labels: Tensor, sources: Sequence[str]
 ) -> list[Evidence]:
     """Return the images at some places of a row of neighbours; a place where none was found is left out."""
+    at = found.neighbours[row].tolist()
+    shares, distances = found.shares[row].tolist(), found.squared[row].sqrt().tolist()
     return [
-        Evidence(
-            image=sources[int(found.neighbours[row, p])],
-            label=names[int(labels[found.neighbours[row, p]])],
-            share=float(found.shares[row, p]),
-            distance=float(found.squared[row, p].sqrt()),
-        )
+        Evidence(image=sources[at[p]], label=names[int(labels[at[p]])], share=shares[p], distance=distances[p])
         for p in places
-        if found.neighbours[row, p] >= 0
+        if at[p] >= 0
     ]

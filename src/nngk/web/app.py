@@ -33,10 +33,11 @@ def create_app(
     limits: Limits = USUAL,
     host: str = "127.0.0.1",
     gallery: str | None = None,
+    workers: int = 1,
     started: Callable[[], object] = lambda: None,
 ) -> ASGIApp:
     """Return the application that serves the model of a folder; ``started`` is called when it is ready."""
-    service = Service(folder, device=device, token=token, limits=limits, gallery=gallery)
+    service = Service(folder, device=device, token=token, limits=limits, gallery=gallery, workers=workers)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

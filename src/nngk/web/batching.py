@@ -28,22 +28,34 @@ class Question:
 
 
 class Batcher:
-    """One thread that takes what is waiting, up to ``at_once`` questions, and asks the model once for each kind."""
+    """Threads that each take their share of what is waiting, up to ``at_once``, and ask the model once for each kind.
+
+    Several threads with a pass of one core each are faster than one pass of several cores: none waits for another.
+    """
 
     def __init__(
-        self, now: Callable[[], Snapshot], *, waiting: int, at_once: int, observe: Callable[[int], object]
+        self,
+        now: Callable[[], Snapshot],
+        *,
+        waiting: int,
+        at_once: int,
+        observe: Callable[[int], object],
+        workers: int = 1,
     ) -> None:
         self._now, self._at_once, self._observe = now, at_once, observe
         self._queue: queue.Queue[Question | None] = queue.Queue(waiting)
-        self._thread = threading.Thread(target=self._work, name="nngk-batches", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"nngk-batches-{number}", daemon=True) for number in range(workers)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def __len__(self) -> int:
         return self._queue.qsize()
 
     def has_room(self) -> bool:
         """Return whether another question would be answered."""
-        return self._thread.is_alive() and not self._queue.full()
+        return all(thread.is_alive() for thread in self._threads) and not self._queue.full()
 
     def ask(self, question: Question) -> "Future[tuple[Snapshot, Any]]":
         """Put a question in the queue and return its answer to come. Raise Busy if the queue is full."""
@@ -54,16 +66,16 @@ class Batcher:
         return question.answer
 
     def close(self) -> None:
-        """Answer what is waiting, and end the thread."""
-        self._queue.put(None)
-        self._thread.join()
+        """Answer what is waiting, and end the threads."""
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            thread.join()
 
     def _work(self) -> None:
         going = True
         while going:
-            taken = [self._queue.get()]
-            while len(taken) < self._at_once and not self._queue.empty():
-                taken.append(self._queue.get())
+            taken = self._taken()
             going = None not in taken
             # Who no longer waits is left out.
             asked = [each for each in taken if each is not None and each.answer.set_running_or_notify_cancel()]
@@ -72,6 +84,17 @@ class Batcher:
                 if same:
                     self._observe(len(same))
                     _answer(same, self._now())
+
+    def _taken(self) -> list[Question | None]:
+        """Wait for a question, and return it with a share of those that wait behind it; None is the end."""
+        taken = [self._queue.get()]
+        share = min(self._at_once, 1 + self._queue.qsize() // len(self._threads))
+        while len(taken) < share and taken[-1] is not None:
+            try:
+                taken.append(self._queue.get_nowait())
+            except queue.Empty:
+                break
+        return taken
 
 
 def _answer(questions: list[Question], snapshot: Snapshot) -> None:

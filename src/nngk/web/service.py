@@ -29,10 +29,17 @@ _bearer = HTTPBearer(auto_error=False, description="The token that the server wa
 
 
 class Service:
-    """A served model with one thread for the network, one for changes, and two that decode pictures."""
+    """A served model with threads for the network, one for changes, and two that decode pictures."""
 
     def __init__(
-        self, folder: Path, *, device: str, token: str | None, limits: Limits, gallery: str | None = None
+        self,
+        folder: Path,
+        *,
+        device: str,
+        token: str | None,
+        limits: Limits,
+        gallery: str | None = None,
+        workers: int = 1,
     ) -> None:
         self.token, self.limits = token, limits
         self.served: ServedModel | ServedGallery
@@ -46,6 +53,7 @@ class Service:
             waiting=limits.waiting,
             at_once=limits.at_once,
             observe=self.counters.batches.observe,
+            workers=workers,
         )
         self.counters.watch(lambda: len(self.batcher), lambda: self.served.now)
         self._decoders = ThreadPoolExecutor(2, "nngk-decode")
