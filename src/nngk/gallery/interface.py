@@ -6,9 +6,14 @@ from typing import Protocol
 
 from torch import Tensor
 
+from nngk.errors import InputError
 from nngk.gallery.references import Found, References
 
 Ids = Tensor | Sequence[int]
+
+
+class Unreachable(InputError):
+    """A gallery on another machine did not answer, or not as it should."""
 
 
 class View(Protocol):

@@ -17,11 +17,12 @@ from torch import Tensor
 
 from nngk.errors import InputError, MissingExtra
 from nngk.gallery.embedded import Kind
-from nngk.gallery.interface import Gallery, Ids
+from nngk.gallery.interface import Gallery, Ids, Unreachable
 from nngk.gallery.references import Found, References, no_references
 
 MOST_NEIGHBOURS = 16_384  # of one search
 AT_ONCE = 500  # rows of one request
+_SECONDS = 30.0  # that a request may take; the client tries again until then
 _LONGEST = 65_535  # bytes of a text
 _FIELDS = ["id", "label", "source", "theta", "coordinates"]
 
@@ -37,7 +38,7 @@ class Milvus(Gallery):
         self._uri = uri
         self.kind, self.collection = kind, f"{name}_{kind.network[:12]}"
         with _answered(uri):
-            self._client = client(uri=uri, token=token)
+            self._client = client(uri=uri, token=token, timeout=_SECONDS)
             others = [n for n in self._client.list_collections() if n.rsplit("_", 1)[0] == name]
         if self.collection not in others:
             if others and not create:
@@ -69,7 +70,7 @@ class Milvus(Gallery):
     def count(self) -> int:
         with _answered(self._uri):
             found = self._client.query(
-                self.collection, filter="", output_fields=["count(*)"], consistency_level="Strong"
+                self.collection, filter="", output_fields=["count(*)"], consistency_level="Strong", timeout=_SECONDS
             )
         return int(found[0]["count(*)"])
 
@@ -78,9 +79,9 @@ class Milvus(Gallery):
         out = torch.as_tensor(removed, dtype=torch.int64).reshape(-1).tolist()
         with _answered(self._uri):
             for start in range(0, len(rows), AT_ONCE):
-                self._client.upsert(self.collection, rows[start : start + AT_ONCE])
+                self._client.upsert(self.collection, rows[start : start + AT_ONCE], timeout=_SECONDS)
             for start in range(0, len(out), AT_ONCE):
-                self._client.delete(self.collection, ids=out[start : start + AT_ONCE])
+                self._client.delete(self.collection, ids=out[start : start + AT_ONCE], timeout=_SECONDS)
 
     def search(self, x: Tensor, k: int) -> Found:
         if k > MOST_NEIGHBOURS:
@@ -92,6 +93,7 @@ class Milvus(Gallery):
                 limit=k,
                 output_fields=["label", "source", "theta"],
                 consistency_level="Strong",
+                timeout=_SECONDS,
             )
         ids, squared = torch.full((len(x), k), -1), torch.full((len(x), k), torch.inf)
         theta, labels, sources = torch.zeros(len(x), k), [], []
@@ -113,7 +115,7 @@ class Milvus(Gallery):
                     self.collection,
                     ids=wanted[start : start + AT_ONCE],
                     output_fields=[*_FIELDS, "vector"],
-                    consistency_level="Strong",
+                    timeout=_SECONDS,
                 )
             found |= {row["id"]: row for row in part}
         return self._read([found[number] for number in wanted if number in found], vectors=True)
@@ -182,14 +184,16 @@ def _text(stored: str) -> str:
 
 @contextmanager
 def _answered(uri: str) -> Iterator[None]:
-    """Raise OSError with a sentence where the database does not answer, or answers with an error."""
+    """Raise Unreachable with a sentence where the database does not answer, or answers with an error."""
     from pymilvus.exceptions import MilvusException
 
     try:
         yield
     except MilvusException as error:
         said = (str(error.message) or type(error).__name__).splitlines()[0][:300]
-        raise OSError(f"Milvus at {uri} did not do what was asked ({said})") from error
+        raise Unreachable(
+            f"Milvus at {uri} did not do what was asked ({said}): see whether the server runs, and try again."
+        ) from error
 
 
 def _packages() -> tuple[Any, Any, Any]:
