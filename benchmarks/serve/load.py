@@ -86,8 +86,8 @@ class Bare:
     def __init__(self, model: Model, pictures: list[bytes], at_once: int, threads: int) -> None:
         spec = model.network.input
         rows = [fitted(Image.open(io.BytesIO(data)), spec.resize, squash=spec.squash) for data in pictures]
-        self.model, self.batch = model, (rows * (at_once // len(rows) + 1))[:at_once]
-        self.threads = threads
+        self.batch = (rows * (at_once // len(rows) + 1))[:at_once]
+        self.threads, self.replicas = threads, [model.replica() for _ in range(threads)]
         self.done, self.took = {1: 0, threads: 0}, {1: 0.0, threads: 0.0}  # by passes side by side
 
     def measure(self, seconds: float) -> None:
@@ -96,15 +96,15 @@ class Bare:
             torch.set_num_threads(self.threads // passes)
             start = time.perf_counter()
             with ThreadPoolExecutor(passes) as pool:
-                counts = pool.map(self._until, [start + seconds / len(self.done)] * passes)
+                counts = pool.map(self._until, [start + seconds / len(self.done)] * passes, self.replicas)
             self.done[passes] += sum(counts)
             self.took[passes] += time.perf_counter() - start
         torch.set_num_threads(self.threads)
 
-    def _until(self, end: float) -> int:
+    def _until(self, end: float, model: Model) -> int:
         count = 0
         while time.perf_counter() < end:
-            count += len(self.model.embed(self.batch))
+            count += len(model.embed(self.batch))
         return count
 
     def rates(self) -> dict[int, float]:

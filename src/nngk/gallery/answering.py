@@ -1,5 +1,6 @@
 """A model whose references live in a gallery: the same questions and the same answers."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, overload
@@ -67,6 +68,12 @@ class GalleryModel:
     def network(self) -> Any:
         """Return the model's network."""
         return self.model.network
+
+    def replica(self) -> "GalleryModel":
+        """Return the same model for another thread."""
+        other = copy.copy(self)
+        other.model = self.model.replica()
+        return other
 
     def sources_by_class(self) -> dict[str, list[str]]:
         """Return where the images of each class came from."""

@@ -1,5 +1,6 @@
 """Model: what training leaves behind and a person holds."""
 
+import copy
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -204,6 +205,13 @@ class Model:
             model._seen |= write(model._stored())
 
     # -- questions
+
+    def replica(self) -> "Model":
+        """Return the same model for another thread: it shares every tensor, and nothing that a pass leaves behind."""
+        shared = {id(tensor): tensor for tensor in (*self.network.parameters(), *self.network.buffers())}
+        other = copy.copy(self)
+        other.network = copy.deepcopy(self.network, shared)
+        return other
 
     def embed(self, images: Picture | Sequence[Picture], batch_size: int | None = None) -> Tensor:
         """Return the embeddings (n, dim) of images, on the CPU."""

@@ -4,7 +4,7 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from torch import Tensor
@@ -73,7 +73,7 @@ class Batcher:
             thread.join()
 
     def _work(self) -> None:
-        going = True
+        going, mine = True, _Own()
         while going:
             taken = self._taken()
             going = None not in taken
@@ -83,7 +83,7 @@ class Batcher:
                 same = [question for question in asked if question.kind == kind]
                 if same:
                     self._observe(len(same))
-                    _answer(same, self._now())
+                    _answer(same, mine.at(self._now()))
 
     def _taken(self) -> list[Question | None]:
         """Wait for a question, and return it with a share of those that wait behind it; None is the end."""
@@ -95,6 +95,19 @@ class Batcher:
             except queue.Empty:
                 break
         return taken
+
+
+class _Own:
+    """A thread's own replica of the model: a pass of the network leaves things behind that no other may find."""
+
+    def __init__(self) -> None:
+        self._from: Snapshot | None = None
+
+    def at(self, now: Snapshot) -> Snapshot:
+        """Return the state ``now`` with a model for this thread alone."""
+        if self._from is not now:
+            self._from, self._mine = now, replace(now, model=now.model.replica())
+        return self._mine
 
 
 def _answer(questions: list[Question], snapshot: Snapshot) -> None:
