@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 
-LOCKS = (".lock", ".training")
+LOCKS = (".lock", ".training", ".writer")
 _injected = [0]
 
 
@@ -48,6 +48,7 @@ class Disk:
     def __init__(self, home, strike):
         self.home, self.strike, self.count = Path(home), strike, 0
         self.calls = os.replace, os.unlink, os.fsync, os.open
+        self.pwrite = os.pwrite
         self.save_file, self.write_text = safetensors.torch.save_file, Path.write_text
 
     def hit(self, kind, path, **more):
@@ -82,6 +83,11 @@ class Disk:
         self.hit("fill", path, half=half)
         self.save_file(tensors, path, metadata)
 
+    def append(self, handle, data, offset):
+        path = Path(f"/proc/self/fd/{handle}").readlink()
+        self.hit("fill", path, half=lambda: self.pwrite(handle, data[: len(data) // 2], offset))
+        return self.pwrite(handle, data, offset)
+
     def text(self, path, text, *more, **options):
         self.hit("fill", path, half=lambda: self.write_text(path, text[: len(text) // 2], *more, **options))
         return self.write_text(path, text, *more, **options)
@@ -96,6 +102,7 @@ def watched(home, strike):
         patch.setattr(os, "unlink", disk.unlink)
         patch.setattr(os, "fsync", disk.fsync)
         patch.setattr(os, "open", disk.open)
+        patch.setattr(os, "pwrite", disk.append)
         patch.setattr(safetensors.torch, "save_file", disk.save)
         patch.setattr(Path, "write_text", lambda path, text, *more, **options: disk.text(path, text, *more, **options))
         yield disk

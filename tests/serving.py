@@ -123,11 +123,18 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, *, token: str | None = TOKEN, limits: Limits = FREE, dies: bool = False) -> Iterator[Server]:
+def serving(
+    folder: Path,
+    *,
+    token: str | None = TOKEN,
+    limits: Limits = FREE,
+    gallery: str | None = None,
+    dies: bool = False,
+) -> Iterator[Server]:
     """Run a server in a process of its own, with the packages that are loaded already, and stop it at the end."""
     log = folder.parent / "server.log"
     hear, tell = FORK.Pipe(duplex=False)
-    process = FORK.Process(target=_serve, args=(folder, token, limits, log, tell), daemon=True)
+    process = FORK.Process(target=_serve, args=(folder, token, limits, gallery, log, tell), daemon=True)
     process.start()
     tell.close()
     try:
@@ -143,12 +150,21 @@ def serving(folder: Path, *, token: str | None = TOKEN, limits: Limits = FREE, d
         hear.close()
 
 
-def _serve(folder: Path, token: str | None, limits: Limits, log: Path, tell: Connection) -> None:
+def _serve(folder: Path, token: str | None, limits: Limits, gallery: str | None, log: Path, tell: Connection) -> None:
     with log.open("a") as lines:
         os.dup2(lines.fileno(), 2)
     sys.stderr = os.fdopen(2, "w", buffering=1)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    serve(folder, host="127.0.0.1", port=0, device="cpu", token=token, limits=limits, started=tell.send)
+    serve(
+        folder,
+        host="127.0.0.1",
+        port=0,
+        device="cpu",
+        token=token,
+        limits=limits,
+        gallery=gallery,
+        started=tell.send,
+    )
 
 
 def teach(client: httpx.Client, name: str, colour: str, numbers: Iterable[int]) -> httpx.Response:

@@ -23,7 +23,8 @@ MAY_IMPORT = {
     "model": {"kernel", "bank", "search", "data", "networks", "metrics"},
     "sklearn": {"kernel", "search", "model"},
     "training": {"kernel", "bank", "losses", "search", "data", "networks", "metrics", "model"},
-    "web": {"model", "networks", "data"},
+    "gallery": {"model", "kernel", "search", "data"},
+    "web": {"gallery", "model", "networks", "data"},
     "report": {"model", "metrics", "data", "kernel"},
     "experiments": {"kernel", "bank", "losses", "search", "data", "networks", "metrics", "model", "training"},
 }

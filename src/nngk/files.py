@@ -237,7 +237,7 @@ def write_named_tensors(folder: Path, kind: str, tensors: dict[str, Tensor]) -> 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> str:
     """Write a safetensors file that knows its own checksum, atomically; return the SHA-256 of the file."""
     plain = _plain(tensors)
-    write_atomically(path, lambda part: _save(part, plain, {_DIGEST: _digest(plain)}))
+    write_atomically(path, lambda part: _save(part, plain, {_DIGEST: digest_of(plain)}))
     return sha256(path)
 
 
@@ -254,7 +254,7 @@ def read_tensors(path: Path, checksum: str | None = None) -> dict[str, Tensor]:
         if checksum is not None and hashlib.sha256(data).hexdigest() != checksum:
             raise damaged(path, "its checksum is wrong")
         tensors, notes = parse_tensors(data)
-        if checksum is None and notes.get(_DIGEST) not in (None, _digest(tensors)):
+        if checksum is None and notes.get(_DIGEST) not in (None, digest_of(tensors)):
             raise damaged(path, "its checksum is wrong")
         return tensors
     except FileNotFoundError:
@@ -292,7 +292,7 @@ def _plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
 
 
-def _digest(tensors: dict[str, Tensor]) -> str:
+def digest_of(tensors: dict[str, Tensor]) -> str:
     """Return the SHA-256 of tensors with their names, types and shapes."""
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):

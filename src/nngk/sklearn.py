@@ -159,7 +159,7 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):
         known, familiar = self._known
         found = predict(x, known.engine, known.labels, known.theta, self.sigma_, self._k(), len(known.names))
         space = familiar.space
-        alike = familiar.alike(measured(found, known, None if space is None else space.coordinates(x)))
+        alike = familiar.alike(measured(found, known.class_means, None if space is None else space.coordinates(x)))
         return np.asarray(familiar.score(alike).numpy())
 
     def kneighbors(

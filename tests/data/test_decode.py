@@ -186,3 +186,19 @@ def test_pictures_are_a_batch_of_either_kind() -> None:
     assert isinstance(batch, FlatPictures) and batch[0].shape == (3, 8, 12) and batch[1].shape == (3, 12, 8)
     assert torch.equal(fitted_pictures(shown, 8, squash=True), squares(shown, 8))
     assert len(fitted_pictures([], 8)) == 0
+
+
+@pytest.mark.parametrize("squash", [False, True])
+def test_a_fitted_picture_is_not_touched_again(squash):
+    """It is returned as it is; one that only looks like it is read like any other."""
+    picture = np.random.default_rng(0).integers(0, 256, (30, 41, 3), dtype=np.uint8)
+    once = fitted(picture, 16, squash=squash)
+    assert fitted(once, 16, squash=squash).data_ptr() == once.data_ptr()
+    assert torch.equal(
+        once, torch.from_numpy(np.array(Image.fromarray(once.permute(1, 2, 0).numpy()))).permute(2, 0, 1)
+    )
+    for other in (once.float() / 255, once[:, :, :-1], once[:1], once.permute(1, 2, 0).numpy()):
+        again = fitted(other, 16, squash=squash)
+        assert again.shape[0] == 3 and again.dtype == torch.uint8 and min(again.shape[1:]) == 16
+    assert fitted(once, 8, squash=squash).shape[1] == 8
+    assert fitted(torch.zeros(3, 16, 80, dtype=torch.uint8), 16).shape == (3, 16, 64)  # its ends are cut off

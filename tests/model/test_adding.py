@@ -114,4 +114,4 @@ def test_rename_and_merge():
 )
 def test_names_that_are_nearly_the_same(name, near):
     known, _ = neighbours()
-    assert similar_name(renamed(known, "class 0", "buzzard"), name) == near
+    assert similar_name(renamed(known, "class 0", "buzzard").names, name) == near

@@ -63,7 +63,7 @@ def test_measures_by_plain_loops():
     model = small_model()
     x, features = torch.randn(5, 4), torch.randn(5, len(model.familiar.space.origin))
     found = model.predict(x)
-    got = measured(found, model.classes, model.familiar.space.coordinates(features))
+    got = measured(found, model.classes.class_means, model.familiar.space.coordinates(features))
     space, centres = model.familiar.space, model.classes.coordinates.double()
     for i in range(5):
         place = (features[i].double() - space.origin.double()) @ space.directions.double()

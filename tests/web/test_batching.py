@@ -8,6 +8,8 @@ import torch
 from nngk import Model
 from nngk.data.decode import fitted
 from nngk.errors import InputError
+from nngk.networks import create_network
+from nngk.networks.input_spec import InputSpec
 from nngk.web.batching import Batcher, Question
 from nngk.web.refusals import Busy
 from nngk.web.served import Snapshot
@@ -114,3 +116,26 @@ def test_a_thread_that_fails_answers_and_goes_on(model, fault):
         batcher.ask(Question("embed", picture("red", 0))).result(30)
     assert batcher.ask(Question("embed", picture("red", 0))).result(30)[1].shape == (8,)
     batcher.close()
+
+
+@pytest.mark.thorough
+def test_threads_side_by_side_do_not_find_each_others_maps():
+    """The default network keeps maps of a pass: each thread has a replica, which shares every weight."""
+    network = create_network("efficientnet-lite0", weights="random", dim=8, layers=2)
+    network.input = InputSpec.from_config({**network.input.to_config(), "size": 48, "resize": 48})
+    none = torch.empty(0)
+    blank = Model(
+        network, centres=none.view(0, 8), labels=none.long(), theta=none, sigma=1.0, class_names=[], sources=[],
+        familiar=none, device="cpu",
+    )  # fmt: skip
+    pictures = [fitted(coloured("red", n, 60), 48) for n in range(12)]
+    expected = blank.embed(pictures)
+    assert not blank.network.training  # its mode is put back
+    batcher = Batcher(lambda: snapshot, waiting=200, at_once=3, observe=lambda size: None, workers=4)
+    snapshot = Snapshot(blank, 1)
+    asked = [batcher.ask(Question("embed", pictures[n % 12])) for n in range(60)]
+    for n, answer in enumerate(asked):
+        torch.testing.assert_close(answer.result(60)[1], expected[n % 12], rtol=1e-3, atol=1e-4)
+    batcher.close()
+    other = blank.replica().network
+    assert all(a is b for a, b in zip(other.parameters(), blank.network.parameters()))

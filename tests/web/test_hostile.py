@@ -21,6 +21,8 @@ import nngk.web.server
 from faults import count, watched
 from nngk import Model
 from nngk.files import write_json
+from nngk.gallery import open_gallery
+from nngk.gallery.filling import fill_with_centres
 from serving import FREE, TOKEN, classify, coloured, contents, encoded_png, png, serving, teach
 
 
@@ -37,6 +39,19 @@ def chunk(kind, data):
 def png_of(width, height, *chunks, depth=8, colour=2):
     head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0))
     return b"\x89PNG\r\n\x1a\n" + head + b"".join(chunks) + chunk(b"IEND", b"")
+
+
+def jpeg_of(width, height, channels=3):
+    """The head of a JPEG of any size, and no pixels."""
+    body = struct.pack(">BHHB", 8, height, width, channels) + b"".join(bytes([i, 0x11, 0]) for i in range(channels))
+    return b"\xff\xd8\xff\xc0" + struct.pack(">H", len(body) + 2) + body + b"\xff\xda\0\x02" + bytes(50) + b"\xff\xd9"
+
+
+def tiff_of(width, height):
+    """A TIFF of any size whose only strip is a few bytes."""
+    tags = [(256, width), (257, height), (258, 8), (259, 1), (262, 1), (273, 8), (278, height), (279, 10)]
+    body = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags)
+    return b"II*\0" + struct.pack("<IH", 8, len(tags)) + body + bytes(40)
 
 
 def flipped(data, seed):
@@ -76,6 +91,48 @@ HOSTILE = {
     "bmp of a huge size": b"BM" + struct.pack("<IHHIIiiHH", 60, 0, 0, 54, 40, 2**30, 2**30, 1, 24) + bytes(24),
     "tiff that points to itself": b"II*\0\x08\0\0\0" + struct.pack("<HHHIII", 1, 256, 4, 1, 5, 8),
     "webp of garbage": b"RIFF" + struct.pack("<I", 100) + b"WEBPVP8 " + bytes(range(92)),
+    "webp of the largest size": b"RIFF" + struct.pack("<I", 30) + b"WEBPVP8L" + b"\x0a\0\0\0\x2f" + b"\xff" * 9,
+    "webp that says it is extended": b"RIFF" + struct.pack("<I", 22) + b"WEBPVP8X" + b"\x0a\0\0\0" + b"\xff" * 10,
+    "jpeg of the largest size": jpeg_of(65500, 65500),
+    "jpeg of no size": jpeg_of(0, 0),
+    "jpeg of five channels": jpeg_of(16, 16, channels=5),
+    "jpeg without scans": jpeg()[:160] + b"\xff\xd9",
+    "jpeg with a script behind its head": jpeg()[:2] + b"<?php system($_GET[0]); ?>" * 20,
+    "png with a wrong checksum": png("red", 1)[:60] + b"\0\0\0\0" + png("red", 1)[64:],
+    "png that ends inside a chunk": png("red", 1)[:-400],
+    "png of a billion columns": png_of(10**9, 2, chunk(b"IDAT", zlib.compress(bytes(1000)))),
+    "png of an unknown colour": png_of(8, 8, chunk(b"IDAT", zlib.compress(bytes(200))), colour=5),
+    "png of pixels that are no zlib": png_of(8, 8, chunk(b"IDAT", b"not zlib at all" * 9)),
+    "png with a bomb in its profile": png_of(
+        4, 4, chunk(b"iCCP", b"a\0\0" + zlib.compress(bytes(90_000_000), 9)), chunk(b"IDAT", zlib.compress(b"x"))
+    ),
+    "png whose chunk says two gigabytes": b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 2**31 - 1) + b"IHDR" + bytes(50),
+    "gif cut in its palette": b"GIF89a" + struct.pack("<HH", 9, 9) + b"\xf7\0\0" + bytes(60),
+    "gif of a frame outside": b"GIF89a" + struct.pack("<HH", 9, 9) + b"\0\0\0,\xff\xff\xff\xff\xff\xff\xff\xff\0\x02;",
+    "gif of a wrong code size": b"GIF89a\x05\0\x05\0\0\0\0,\0\0\0\0\x05\0\x05\0\0\x7f\x02\xff\xff\0;",
+    "bmp of a negative size": b"BM" + struct.pack("<IHHIIiiHH", 60, 0, 0, 54, 40, -5, -5, 1, 24) + bytes(24),
+    "bmp of a wrong depth": b"BM" + struct.pack("<IHHIIiiHH", 60, 0, 0, 54, 40, 5, 5, 1, 99) + bytes(24),
+    "bmp of an unknown head": b"BM" + struct.pack("<IHHII", 60, 0, 0, 54, 7) + bytes(40),
+    "tiff of no tags": b"II*\0\x08\0\0\0\0\0" + bytes(20),
+    "tiff of a huge strip": tiff_of(60_000, 60_000),
+    "tiff whose tags lie outside": b"MM\0*" + struct.pack(">I", 2**31) + bytes(60),
+    "bigtiff of garbage": b"II+\0\x08\0\0\0" + b"\xff" * 80,
+    "ppm of a huge size": b"P6\n99999 99999\n255\n" + bytes(300),
+    "ppm without an end": b"P6\n" + b"#" * 10_000,
+    "pgm cut short": b"P5\n50 50\n255\nshort",
+    "jpeg 2000 of garbage": b"\0\0\0\x0cjP  \r\n\x87\n" + bytes(200),
+    "avif of garbage": b"\0\0\0\x1cftypavif" + bytes(300),
+    "heic": b"\0\0\0\x18ftypheic" + bytes(300),
+    "video": b"\0\0\0\x20ftypisom" + bytes(500),
+    "icon": b"\0\0\1\0\1\0" + bytes(200),
+    "photoshop": b"8BPS\0\1" + bytes(200),
+    "windows metafile": b"\xd7\xcd\xc6\x9a" + bytes(200),
+    "gzip of a gigabyte's beginning": zlib.compress(bytes(1_000_000), 9),
+    "json": b'{"image": "' + b"A" * 1000 + b'"}',
+    "a script": b"#!/bin/sh\nrm -rf /\n",
+    "a megabyte of nothing": bytes(2**20),
+    "noise": np.random.default_rng(0).bytes(2**16),
+    "a data address": b"data:image/png;base64,iVBORw0KGgo=",
 }
 
 
@@ -87,6 +144,7 @@ def resident(pid):
 
 @pytest.mark.thorough
 def test_hostile_pictures_are_refused_in_little_memory(server):
+    assert len(HOSTILE) >= 60
     before, state = resident(server.pid), contents(server.folder)
     with server.client() as client:
         for route, field, rest in (("/classify", "image", {}), ("/classes", "images", {"name": "hostile"})):
@@ -271,6 +329,50 @@ def test_slow_clients_are_cut(colours, monkeypatch):
         assert time.monotonic() - start < 8
         with server.client() as client:
             assert classify(client, "red", 1)["label"] == "red"
+
+
+@pytest.mark.thorough
+def test_clients_that_drip_are_cut_and_others_are_answered(colours, monkeypatch):
+    """Slowloris: many connections, each of which sends a byte of its head now and then."""
+    monkeypatch.setattr(nngk.web.server, "_HEADER_SECONDS", 1.0)
+    with serving(colours) as server, server.client() as client:
+        where = urlsplit(server.address)
+        dripping = [socket.create_connection((where.hostname, where.port), timeout=5) for _ in range(100)]
+        end, cut = time.monotonic() + 20, set()
+        while len(cut) < len(dripping) and time.monotonic() < end:
+            assert classify(client, "red", 1)["label"] == "red"
+            for number, connection in enumerate(dripping):
+                try:
+                    connection.sendall(b"G")
+                except OSError:
+                    cut.add(number)
+            time.sleep(0.1)
+        for connection in dripping:
+            connection.close()
+        assert len(cut) == len(dripping)
+
+
+@pytest.mark.thorough
+def test_a_full_disk_leaves_a_gallery_as_it_was(folder, tmp_path, monkeypatch):
+    model, write = Model.load(folder, "cpu"), os.pwrite
+    with open_gallery(str(tmp_path / "gallery"), model, write=True) as gallery:
+        fill_with_centres(gallery, model)
+
+    def pwrite(handle, data, offset):
+        if (tmp_path / "full").exists():
+            write(handle, bytes(data)[:100], offset)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(handle, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    with serving(folder, gallery=str(tmp_path / "gallery")) as server, server.client() as client:
+        (tmp_path / "full").touch()
+        failed = teach(client, "yellow", "yellow", range(2))
+        assert failed.status_code == 507 and "No space left" in failed.json()["error"]
+        assert classify(client, "yellow", 9)["is_unknown"] and client.get("/classes").json()["version"] == 1
+        (tmp_path / "full").unlink()
+        assert teach(client, "yellow", "yellow", range(2)).status_code == 200
+        assert classify(client, "yellow", 9)["label"] == "yellow"
 
 
 @pytest.mark.thorough

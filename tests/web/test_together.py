@@ -14,6 +14,8 @@ import httpx
 import pytest
 
 from nngk import Model
+from nngk.gallery import GalleryModel, open_gallery
+from nngk.gallery.filling import fill_with_centres
 from serving import FREE, TOKEN, classify, contents, png, serving, teach
 
 KNOWN = ("red", "green", "blue")
@@ -90,10 +92,18 @@ def add_until_killed(server, acknowledged, number):
             acknowledged.append(name)
 
 
-def kill_while_adding(folder, rounds):
+def sources_by_class(folder, gallery):
+    model = Model.load(folder, "cpu")
+    if gallery is None:
+        return model.sources_by_class()
+    with open_gallery(gallery, model) as opened:
+        return GalleryModel(model, opened).sources_by_class()
+
+
+def kill_while_adding(folder, rounds, gallery=None):
     rng, acknowledged = random.Random(0), []
     for number in range(rounds):
-        with serving(folder, dies=True) as server:
+        with serving(folder, gallery=gallery, dies=True) as server:
             adding = threading.Thread(target=add_until_killed, args=(server, acknowledged, number))
             begun = len(acknowledged)
             adding.start()
@@ -102,15 +112,14 @@ def kill_while_adding(folder, rounds):
             os.kill(server.pid, signal.SIGKILL)
             adding.join(60)
             assert not adding.is_alive()
-        model = Model.load(folder, "cpu")
-        known = [name for name in model.class_names if name not in KNOWN]
+        held = sources_by_class(folder, gallery)
+        known = [name for name in held if name not in KNOWN]
         assert set(acknowledged) <= set(known), "an acknowledged class is lost"
         assert len(known) - len(acknowledged) <= number + 1  # each killed server may have had one more under way
         for name in known:
-            sources = [model.sources[i] for i in model.classes.of(name).nonzero().flatten().tolist()]
-            assert len(sources) == 3, "a class is there by half"
-            assert all(Path(source).stat().st_size > 0 for source in sources)
-    with serving(folder) as server, server.client() as client:  # and it goes on from there
+            assert len(held[name]) == 3, "a class is there by half"
+            assert all(Path(source).stat().st_size > 0 for source in held[name])
+    with serving(folder, gallery=gallery) as server, server.client() as client:  # and it goes on from there
         assert classify(client, "red", 1)["label"] == "red"
         assert teach(client, "last", "yellow", range(3)).status_code == 200
 
@@ -123,6 +132,56 @@ def test_killed_while_adding(folder):
 @pytest.mark.slow
 def test_killed_while_adding_often(folder):
     kill_while_adding(folder, 50)
+
+
+@pytest.fixture
+def gallery(folder, tmp_path):
+    """A gallery with the centres of the model."""
+    model = Model.load(folder, "cpu")
+    with open_gallery(str(tmp_path / "gallery"), model, write=True) as opened:
+        fill_with_centres(opened, model)
+    return str(tmp_path / "gallery")
+
+
+@pytest.mark.thorough
+def test_killed_while_adding_to_a_gallery(folder, gallery):
+    kill_while_adding(folder, 3, gallery)
+
+
+@pytest.mark.slow
+def test_killed_while_adding_to_a_gallery_often(folder, gallery):
+    kill_while_adding(folder, 50, gallery)
+
+
+@pytest.mark.thorough
+def test_a_server_over_a_gallery(folder, gallery):
+    state = contents(folder)
+    with serving(folder, gallery=gallery) as server, server.client() as client:
+        assert classify(client, "red", 900)["label"] == "red" and classify(client, "yellow", 1)["is_unknown"]
+        first = teach(client, "sun", "yellow", range(3))
+        assert first.status_code == 200
+        said = classify(client, "yellow", 50)
+        assert said["label"] == "sun" and not said["is_unknown"] and said["decided_by"] == "kernels"
+        photo = next(each["id"] for each in said["evidence"] if each["label"] == "sun")
+        assert client.get(f"/photos/{photo}").headers["content-type"] == "image/jpeg"
+        found = client.post("/search?k=7", files={"image": png("blue", 3)}).json()["found"]
+        assert len(found) == 7 and found[0]["label"] == "blue"
+        renamed = client.post("/classes/rename", json={"old": "sun", "new": "moon"})
+        assert renamed.status_code == 200 and classify(client, "yellow", 50)["label"] == "moon"
+        merged = client.post("/classes/merge", json={"source": "moon", "target": "red"})
+        assert classify(client, "yellow", 50)["label"] == "red"
+        undone = client.post("/undo", json={"change": merged.json()["change"]})
+        assert undone.status_code == 200 and classify(client, "yellow", 50)["label"] == "moon"
+        assert client.post("/undo", json={"change": first.json()["change"]}).status_code == 409  # not the latest
+        assert client.delete("/classes", params={"name": "blue"}).status_code == 200
+        names = {each["name"]: each["images"] for each in client.get("/classes").json()["classes"]}
+        assert names == {"red": 12, "green": 12, "moon": 3}
+        refused = teach(client, "sun", "yellow", range(1))  # a picture of another class is one of this too
+        assert refused.status_code == 200
+    assert contents(folder) == state  # the model's own folder is as it was
+    with serving(folder, gallery=gallery, token=None) as server, server.client() as client:
+        assert classify(client, "yellow", 50)["label"] in ("moon", "sun")
+        assert {each["name"] for each in client.get("/classes").json()["classes"]} == {"red", "green", "moon", "sun"}
 
 
 @pytest.mark.thorough

@@ -29,6 +29,7 @@ COMMANDS = {
     "remove": ("nngk.cli.change_model", "Make a model forget a class."),
     "calibrate": ("nngk.cli.change_model", "Set where a model's answer becomes 'unknown', from your own photos."),
     "report": ("nngk.cli.report", "Write one page about a model: curves, confusions, mistakes and their evidence."),
+    "embed": ("nngk.cli.embed", "Fill a gallery with the embeddings of labelled images."),
     "serve": ("nngk.cli.serve", "Serve a model over HTTP: a page for people and an API for programs."),
     "data": ("nngk.cli.data", "Check, download and pack datasets."),
     "cache": ("nngk.cli.cache", "Show or clear the decoded images that are kept for the next run."),

@@ -48,4 +48,10 @@ def boxes_option(default: str = "as in the paper") -> Any:
     )
 
 
+def gallery_option(**rest: Any) -> Any:
+    """Return the option that names a gallery."""
+    text = "Use the references of this gallery, a folder or milvus://host:port/name, in place of the model's own."
+    return click.option("--gallery", metavar="PLACE", help=rest.pop("help", text), **rest)
+
+
 ALLOW_MISSING = "Go on with a dataset of which some images are missing."

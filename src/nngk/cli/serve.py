@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import click
 
-from nngk.cli.options import device_option, folder_or_file
+from nngk.cli.options import device_option, folder_or_file, gallery_option
 from nngk.cli.use_model import model_argument
 from nngk.errors import InputError, MissingExtra
 
@@ -75,6 +75,7 @@ SHORTEST_TOKEN = 16
     show_default=True,
     help="Answer up to N waiting requests in one pass of the network.",
 )
+@gallery_option()
 @device_option
 def serve_command(
     model: Path,
@@ -88,6 +89,7 @@ def serve_command(
     rate: float,
     timeout: float,
     batch: int,
+    gallery: str | None,
     device: str,
 ) -> None:
     """Serve MODEL over HTTP: a page for people at /, and an API for programs, described at /openapi.json.
@@ -108,7 +110,16 @@ def serve_command(
         click.echo(f"Serving {model} at {address}{f'#token={quote(token)}' if teach and token else ''}")
 
     limits = Limits(max_body * 2**20, max_pixels, queue, rate, timeout, batch)
-    serve(model, host=host, port=port, device=device, token=token, limits=limits, started=started)
+    serve(
+        model,
+        host=host,
+        port=port,
+        device=device,
+        token=token,
+        limits=limits,
+        gallery=gallery,
+        started=started,
+    )
 
 
 def read_token(file: Path | None) -> str | None:

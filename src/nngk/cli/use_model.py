@@ -17,6 +17,7 @@ from nngk.cli.options import (
     data_dir_option,
     device_option,
     folder_or_file,
+    gallery_option,
     json_option,
 )
 from nngk.cli.printed import CLASSIFIED, EVALUATED, FOUND, Printed, csv_option
@@ -24,6 +25,7 @@ from nngk.errors import InputError, printable
 from nngk.progress import say, task
 
 if TYPE_CHECKING:
+    from nngk.gallery import GalleryModel
     from nngk.model import Answer, Model
 
 model_argument = click.argument("model", type=folder_or_file)
@@ -51,6 +53,7 @@ images_argument = click.argument("images", nargs=-1, required=True)
     help="Answer 'unknown' above this unknown score, from 0 to 1.  [default: 0.5, the model's own threshold]",
 )
 @broken_options
+@gallery_option()
 @device_option
 @json_option
 @csv_option
@@ -60,6 +63,7 @@ def classify_command(
     top: int,
     evidence: int,
     reject: float | None,
+    gallery: str | None,
     strict: bool,
     skip_broken: bool,
     device: str,
@@ -72,7 +76,7 @@ def classify_command(
     begins. Answers are printed as they come."""
     from nngk.model.stream import classify_each
 
-    m, names, pictures = _opened(model, images, device)
+    m, names, pictures = _opened(model, images, gallery, device)
     with Printed(as_json, as_csv, CLASSIFIED) as written:
         for name, answer in _each(names, classify_each(m, pictures, evidence), "classifying", strict, skip_broken):
             if isinstance(answer, InputError):
@@ -91,14 +95,15 @@ def classify_command(
             written.put(row, [row], lines)
 
 
-def _opened(model: Path, images: tuple[str, ...], device: str) -> "tuple[Model, list[str], list[Any]]":
+def _opened(
+    model: Path, images: tuple[str, ...], gallery: str | None, device: str
+) -> "tuple[Model | GalleryModel, list[str], list[Any]]":
     """Return the model and the images; a model that is missing is named before an image that is."""
-    from nngk.model.model import Model
     from nngk.model.storage import require_model
 
     require_model(model)
     names, pictures = given_images(images)
-    return Model.load(model, device), names, pictures
+    return load_with_gallery(model, gallery, device), names, pictures
 
 
 def _each(
@@ -131,6 +136,7 @@ def _row(name: str, answer: "Answer") -> dict[str, Any]:
 @images_argument
 @click.option("-k", metavar="N", type=int, help="Show the N most similar images.  [default: 10, or all if fewer]")
 @broken_options
+@gallery_option()
 @device_option
 @json_option
 @csv_option
@@ -138,6 +144,7 @@ def search_command(
     model: Path,
     images: tuple[str, ...],
     k: int | None,
+    gallery: str | None,
     strict: bool,
     skip_broken: bool,
     device: str,
@@ -148,8 +155,8 @@ def search_command(
     input), nearest first."""
     from nngk.model.stream import search_each
 
-    m, names, pictures = _opened(model, images, device)
-    found = search_each(m, pictures, max(1, min(10, len(m.centres))) if k is None else k)
+    m, names, pictures = _opened(model, images, gallery, device)
+    found = search_each(m, pictures, max(1, min(10, m.images)) if k is None else k)
     with Printed(as_json, as_csv, FOUND) as written:
         for name, hits in _each(names, found, "searching", strict, skip_broken):
             if isinstance(hits, InputError):
@@ -279,3 +286,15 @@ def info_command(model: Path, as_json: bool) -> None:
     click.echo(printable(f"  {len(counts)} classes:"))
     for name, count in counts.items():
         click.echo(printable(f"    {count:6d}  {name}"))
+
+
+def load_with_gallery(folder: Path, gallery: str | None, device: str) -> "Model | GalleryModel":
+    """Return the model of a folder, over the references of a gallery where one is named."""
+    from nngk.model.model import Model
+
+    model = Model.load(folder, device)
+    if gallery is None:
+        return model
+    from nngk.gallery import GalleryModel, open_gallery
+
+    return GalleryModel(model, open_gallery(gallery, model))

@@ -83,8 +83,10 @@ def fitted(
     torch.Size([3, 8, 12])
     """
     size = whole_number("The size of a picture", size, 1, _LARGEST)
-    image, scale = _loaded(source)
     corners = _corners(box)
+    if corners is None and _is_fitted(source, size, squash):
+        return source.cpu().contiguous()
+    image, scale = _loaded(source)
     if corners is not None:
         image = image.crop(_clip(corners * scale, image, source))
     if not squash:
@@ -92,7 +94,20 @@ def fitted(
     target = (size, size) if squash else fitted_size(image.width, image.height, size)
     if image.size != target:
         image = image.resize(target, Image.Resampling.BILINEAR)
-    return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
+    # Channel by channel, without torch: its threads would be woken for every picture.
+    return torch.from_numpy(np.stack([np.asarray(channel) for channel in image.split()]))
+
+
+def _is_fitted(source: Any, size: int, squash: bool) -> bool:
+    """Return whether a picture is what :func:`fitted` returns already."""
+    if not isinstance(source, torch.Tensor) or source.dtype != torch.uint8 or source.ndim != 3 or source.is_sparse:
+        return False
+    channels, height, width = source.shape
+    if channels != 3 or not height or not width:
+        return False
+    if squash:
+        return height == width == size
+    return max(height, width) <= LONGEST * min(height, width) and fitted_size(width, height, size) == (width, height)
 
 
 def fitted_size(width: int, height: int, size: int) -> tuple[int, int]:

@@ -1,7 +1,12 @@
 """What a model says about an image, and the training images behind it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from torch import Tensor
+
+from nngk.kernel.predict import Prediction
 
 
 @dataclass(frozen=True)
@@ -54,3 +59,47 @@ class Answer:
             "probabilities": self.probabilities,
             "evidence": [vars(e) for e in self.evidence],
         }
+
+
+def composed_answers(
+    found: Prediction,
+    probabilities: Tensor,
+    alike: Tensor,
+    unknown: Tensor,
+    names: Sequence[str],
+    labels: Tensor,
+    sources: Sequence[str],
+    evidence: int,
+) -> list[Answer]:
+    """Return answers from what the kernels found, class probabilities (n, c), and how familiar each image is.
+
+    ``labels`` and ``sources`` are those of the centres that ``found`` names; ``evidence`` is how many to tell of.
+    """
+    values, order = probabilities.sort(dim=1, descending=True, stable=True)
+    largest = found.shares.argsort(dim=1, descending=True, stable=True)[:, :evidence].tolist()
+    scores = zip(order.tolist(), values.tolist(), unknown.tolist(), alike.tolist())
+    return [
+        Answer(
+            label=names[classes[0]],
+            probability=sure[0],
+            probabilities={names[j]: p for j, p in zip(classes, sure)},
+            evidence=evidence_at(found, i, largest[i], names, labels, sources),
+            unknown=strange,
+            is_unknown=strange > 0.5,
+            alike=common,
+        )
+        for i, (classes, sure, strange, common) in enumerate(scores)
+    ]
+
+
+def evidence_at(
+    found: Prediction, row: int, places: Sequence[int], names: Sequence[str], labels: Tensor, sources: Sequence[str]
+) -> list[Evidence]:
+    """Return the images at some places of a row of neighbours; a place where none was found is left out."""
+    at = found.neighbours[row].tolist()
+    shares, distances = found.shares[row].tolist(), found.squared[row].sqrt().tolist()
+    return [
+        Evidence(image=sources[at[p]], label=names[int(labels[at[p]])], share=shares[p], distance=distances[p])
+        for p in places
+        if at[p] >= 0
+    ]

@@ -2,6 +2,7 @@
 
 import difflib
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -106,7 +107,7 @@ def with_images(
 
 def without_class(known: Classes, name: str) -> Classes:
     """Return the classes without ``name``. Raise InputError if it is not one of them."""
-    require_class(known, name)
+    require_class(known.names, name)
     label = known.names.index(name)
     left = keeping(known, ~known.of(name))
     softmax = known.softmax
@@ -119,18 +120,14 @@ def without_class(known: Classes, name: str) -> Classes:
 
 def renamed(known: Classes, old: str, new: str) -> Classes:
     """Return the classes with another name for ``old``. Raise InputError if the new one is taken."""
-    require_class(known, old)
-    if new in known.names:
-        raise InputError(f"The model has a class '{new}' already. Merge the two to make them one.")
+    require_class(known.names, old)
+    require_new(known.names, new)
     return replace(known, names=[new if name == old else name for name in known.names])
 
 
 def merged(known: Classes, name: str, into: str) -> Classes:
     """Return the classes with the images of ``name`` among those of ``into``."""
-    require_class(known, name)
-    require_class(known, into)
-    if name == into:
-        raise InputError(f"'{name}' is one class already: name two to merge.")
+    require_two(known.names, name, into)
     gone, kept = known.names.index(name), known.names.index(into)
     labels = known.labels.masked_fill(known.labels == gone, kept)
     names = known.names[:gone] + known.names[gone + 1 :]
@@ -138,24 +135,39 @@ def merged(known: Classes, name: str, into: str) -> Classes:
     return replace(known, names=names, labels=labels - (labels > gone).long(), softmax=None)
 
 
-def require_class(known: Classes, name: str) -> None:
+def require_class(known: Collection[str], name: str) -> None:
     """Raise InputError if a class is not among the known ones."""
-    if name not in known.names:
-        listed = ", ".join(known.names[:10]) + (", …" if len(known.names) > 10 else "")
+    if name not in known:
+        listed = ", ".join(list(known)[:10]) + (", …" if len(known) > 10 else "")
         raise InputError(f"The model has no class '{name}'; it knows: {listed or 'none'}.")
 
 
-def similar_name(known: Classes, name: str) -> str | None:
+def require_new(known: Collection[str], name: str) -> None:
+    """Raise InputError if a class cannot get this name: it is none, or another class has it."""
+    if not isinstance(name, str) or not name:
+        raise InputError(f"A class needs a name, a text; got {name!r}.")
+    if name in known:
+        raise InputError(f"The model has a class '{name}' already. Merge the two to make them one.")
+
+
+def require_two(known: Collection[str], name: str, into: str) -> None:
+    """Raise InputError if these are not two of the known classes."""
+    require_class(known, name)
+    require_class(known, into)
+    if name == into:
+        raise InputError(f"'{name}' is one class already: name two to merge.")
+
+
+def similar_name(known: Collection[str], name: str) -> str | None:
     """Return the known class whose name is nearly ``name``, if any; names that differ in a number are not similar.
 
-    >>> none = torch.zeros(0)
-    >>> known = Classes(["red kite", "type 1"], none.view(0, 2), none.long(), none, [])
+    >>> known = ["red kite", "type 1"]
     >>> similar_name(known, "Red Kite"), similar_name(known, "type 2"), similar_name(known, "red kite")
     ('red kite', None, None)
     """
-    if name in known.names:
+    if name in known:
         return None
-    plain = {other.casefold(): other for other in known.names if _digits(other) == _digits(name)}
+    plain = {other.casefold(): other for other in known if _digits(other) == _digits(name)}
     near = difflib.get_close_matches(name.casefold(), plain, 1, cutoff=0.85)
     return plain[near[0]] if near else None
 
@@ -188,7 +200,12 @@ def usual_weight(known: Classes, name: str, count: int) -> float:
         return 0.0
     if name in known.names and known.of(name).any():  # more images of a known class
         return float(known.theta[known.of(name)].mean())
-    return float(known.theta.logsumexp(0)) - math.log(len(known.labels.unique()) * count)
+    return average_weight(float(known.theta.logsumexp(0)), len(known.labels.unique()), count)
+
+
+def average_weight(total: float, classes: int, count: int) -> float:
+    """Return θ of ``count`` centres that weigh together what a class weighs on average; ``total`` is ln Σ exp θ."""
+    return total - math.log(classes * count)
 
 
 def _joined(known: Tensor | None, new: Tensor | None) -> Tensor | None:

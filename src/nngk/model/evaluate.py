@@ -42,7 +42,9 @@ def evaluate_model(
     task = task or model.info.get("task", "classify")
     if len(unknown) and task != "classify":
         raise InputError("Images of unknown classes are told from known ones: measure them with --task classify.")
-    table = data if isinstance(data, ImageTable) else _read(model, data, data_dir, task, crop_boxes, allow_missing)
+    table = (
+        data if isinstance(data, ImageTable) else read_for_model(model, data, data_dir, task, crop_boxes, allow_missing)
+    )
     if split != "all":
         table = table.where(split)
         if not len(table):
@@ -139,9 +141,10 @@ def unknown_scores(model: Model, known: Described, right: Tensor, unknown: Descr
     }
 
 
-def _read(
+def read_for_model(
     model: Model, data: Any, data_dir: Path | None, task: str, crop_boxes: bool | None, allow_missing: bool
 ) -> ImageTable:
+    """Return the table of labelled images, with the splits and the boxes that the model was trained with."""
     boxes = model.info.get("boxes") if crop_boxes is None else crop_boxes
     seed = model.info.get("settings", {}).get("seed", 0)
     return read_images(data, data_dir=data_dir, task=task, seed=seed, allow_missing=allow_missing, crop_boxes=boxes)

@@ -24,6 +24,7 @@ class Describer(nn.Module):
     def __init__(self, network: EmbeddingNetwork, pooled: bool = False) -> None:
         super().__init__()
         self.network, self.pooled = network, pooled
+        self.training = network.training  # a mode of its own would be put upon the network
 
     def forward(self, x: Tensor) -> Tensor:
         head = self.network.head

@@ -1,6 +1,7 @@
 """Model: what training leaves behind and a person holds."""
 
-from collections.abc import Callable, Iterator, Sequence
+import copy
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from nngk.errors import InputError, whole_number
 from nngk.kernel.predict import Prediction, predict
 from nngk.model import storage
 from nngk.model.adding import added_log_weight
-from nngk.model.answers import Answer, Evidence
+from nngk.model.answers import Answer, Evidence, composed_answers, evidence_at
 from nngk.model.classes import (
     Classes,
     coincide,
@@ -127,6 +128,18 @@ class Model:
         return self.classes.sources
 
     @property
+    def images(self) -> int:
+        """Return how many images the answers come from."""
+        return len(self.sources)
+
+    def sources_by_class(self) -> dict[str, list[str]]:
+        """Return where the images of each class came from, in the order in which they came."""
+        out: dict[str, list[str]] = {name: [] for name in self.class_names}
+        for label, source in zip(self.labels.tolist(), self.sources):
+            out[self.class_names[label]].append(source)
+        return out
+
+    @property
     def softmax(self) -> dict[str, Tensor] | None:
         """Return the trained softmax layer as plain tensors, where there is one."""
         return self.classes.softmax
@@ -197,6 +210,13 @@ class Model:
 
     # -- questions
 
+    def replica(self) -> "Model":
+        """Return the same model for another thread: it shares every tensor, and nothing that a pass leaves behind."""
+        shared = {id(tensor): tensor for tensor in (*self.network.parameters(), *self.network.buffers())}
+        other = copy.copy(self)
+        other.network = copy.deepcopy(self.network, shared)
+        return other
+
     def embed(self, images: Picture | Sequence[Picture], batch_size: int | None = None) -> Tensor:
         """Return the embeddings (n, dim) of images, on the CPU."""
         return self.describe(images, batch_size).embeddings
@@ -259,7 +279,8 @@ class Model:
         self._require_classes()
         k = whole_number("k", k, 1, len(self.centres), "the number of images in the bank")
         found = self.predict(embeddings, k)
-        return [self._evidence(found, i, range(k)) for i in range(len(embeddings))]
+        names, labels, sources = self.class_names, self.labels, self.sources
+        return [evidence_at(found, i, range(k), names, labels, sources) for i in range(len(embeddings))]
 
     def predict(self, embeddings: Tensor, k: int | None = None) -> Prediction:
         """Return equation 3 for embeddings: log-probabilities, neighbours, shares, densities."""
@@ -319,20 +340,9 @@ class Model:
         probabilities = self.probabilities(embeddings)
         alike = self.familiar.alike(self._measured(found, features))
         unknown = self.familiar.score(alike)
-        order = probabilities.argsort(dim=1, descending=True, stable=True)
-        largest = found.shares.argsort(dim=1, descending=True, stable=True)[:, :evidence]
-        return [
-            Answer(
-                label=self.class_names[int(order[i, 0])],
-                probability=float(probabilities[i, order[i, 0]]),
-                probabilities={self.class_names[j]: float(probabilities[i, j]) for j in order[i].tolist()},
-                evidence=self._evidence(found, i, largest[i].tolist()),
-                unknown=float(unknown[i]),
-                is_unknown=bool(unknown[i] > 0.5),
-                alike=float(alike[i]),
-            )
-            for i in range(len(embeddings))
-        ]
+        return composed_answers(
+            found, probabilities, alike, unknown, self.class_names, self.labels, self.sources, evidence
+        )
 
     def unknown(self, embeddings: Tensor, features: Tensor | None = None) -> Tensor:
         """Return the unknown score (n,) of images: above one half the model calls them unknown."""
@@ -341,7 +351,7 @@ class Model:
     def _measured(self, found: Prediction, features: Tensor | None) -> Measured:
         space = self.familiar.space
         coordinates = None if features is None or space is None else space.coordinates(features)
-        return measured(found, self.classes, coordinates)
+        return measured(found, self.classes.class_means, coordinates)
 
     def learn_unknown(self, features: Tensor, new: Described | None = None, false_alarms: float = FALSE_ALARMS) -> None:
         """Find the unknown score and its threshold from the features (m, channels) of the centres' own images.
@@ -351,17 +361,6 @@ class Model:
         k = self.n_neighbours
         self.familiar, coordinates = learn_familiar(self.classes, features, self.sigma, k, new, false_alarms)
         self.classes = replace(self.classes, coordinates=coordinates)
-
-    def _evidence(self, found: Prediction, row: int, places: Sequence[int]) -> list[Evidence]:
-        return [
-            Evidence(
-                image=self.sources[int(found.neighbours[row, p])],
-                label=self.class_names[int(self.labels[found.neighbours[row, p]])],
-                share=float(found.shares[row, p]),
-                distance=float(found.squared[row, p].sqrt()),
-            )
-            for p in places
-        ]
 
     def calibrate(self, images: Sequence[Picture], false_alarms: float = FALSE_ALARMS) -> int:
         """Set where 'unknown' begins from one's own photos of known classes; return how many counted.
@@ -406,23 +405,8 @@ class Model:
         images; an image that its class has already is left out. A name that is nearly that of a known class raises
         InputError unless ``sure``.
         """
-        if not isinstance(name, str) or not name:
-            raise InputError(f"A class needs a name, a text; got {name!r}.")
-        near = None if sure else similar_name(self.classes, name)
-        if near is not None:
-            raise InputError(
-                f"The model has a class '{near}', and '{name}' is nearly the same. Add to that one, or say that "
-                "you are sure (--yes; sure=True in Python)."
-            )
-        pictures, _ = as_list(images)
-        if not pictures:
-            raise InputError(f"No images were given for the class '{name}'.")
-        seen = self.describe(pictures)
+        pictures, seen = self.shown(self.class_names, name, images, sure)
         rows = seen.embeddings.to(self.device, self.centres.dtype)
-        if not torch.isfinite(rows).all():
-            raise InputError(
-                f"The embeddings of the images for '{name}' are NaN or infinite; the model may be damaged."
-            )
         chosen = first_of_each(self.classes, name, rows)
         if not len(chosen):
             raise InputError(f"Every image given for '{name}' is in the model already.")
@@ -439,6 +423,31 @@ class Model:
         self.classes = with_images(self.classes, name, rows, sources, coordinates, weight, small)
         return int(self.classes.of(name).sum())
 
+    def shown(
+        self, known: Collection[str], name: str, images: Picture | Sequence[Picture], sure: bool
+    ) -> tuple[list[Picture], Described]:
+        """Return images of a class to be learned, as a list and as the network sees them.
+
+        Raise InputError if there are none, or the name is none or, unless ``sure``, nearly one of the ``known`` ones.
+        """
+        if not isinstance(name, str) or not name:
+            raise InputError(f"A class needs a name, a text; got {name!r}.")
+        near = None if sure else similar_name(known, name)
+        if near is not None:
+            raise InputError(
+                f"The model has a class '{near}', and '{name}' is nearly the same. Add to that one, or say that "
+                "you are sure (--yes; sure=True in Python)."
+            )
+        pictures, _ = as_list(images)
+        if not pictures:
+            raise InputError(f"No images were given for the class '{name}'.")
+        seen = self.describe(pictures)
+        if not torch.isfinite(seen.embeddings).all():
+            raise InputError(
+                f"The embeddings of the images for '{name}' are NaN or infinite; the model may be damaged."
+            )
+        return pictures, seen
+
     def remove(self, name: str) -> int:
         """Forget a class, at once; return how many images it had."""
         before = len(self.centres)
@@ -447,8 +456,6 @@ class Model:
 
     def rename(self, name: str, to: str) -> None:
         """Give a class another name."""
-        if not isinstance(to, str) or not to:
-            raise InputError(f"A class needs a name, a text; got {to!r}.")
         self.classes = renamed(self.classes, name, to)
 
     def merge(self, name: str, into: str) -> int:

@@ -112,7 +112,7 @@ def _measure(known: Classes, sigma: float, k: int | None, embeddings: Tensor, co
     found = predictions(
         embeddings.to(known.centres), known.engine, known.labels, known.theta, sigma, k, classes, chunk=many
     )
-    return _joined([measured(part, known, place) for part, place in zip(found, places)])
+    return _joined([measured(part, known.class_means, place) for part, place in zip(found, places)])
 
 
 def _joined(parts: list[Measured]) -> Measured:

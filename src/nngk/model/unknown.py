@@ -25,7 +25,7 @@ from torch import Tensor
 from nngk.defaults import FALSE_ALARMS
 from nngk.errors import InputError
 from nngk.kernel.predict import Prediction
-from nngk.model.classes import Classes, require_numbers
+from nngk.model.classes import require_numbers
 from nngk.model.space import Space
 
 MEASURES = ("density", "closeness", "contrast", "lead")
@@ -137,11 +137,10 @@ def strangeness(value: Tensor, familiar: Tensor) -> Tensor:
     return torch.where(beyond > 0, 1 - torch.exp(-beyond) / (n + 1), share)
 
 
-def measured(found: Prediction, known: Classes, coordinates: Tensor | None) -> Measured:
-    """Return the measures of images: the density around them, and how they lie to the classes in the space."""
+def measured(found: Prediction, means: Tensor | None, coordinates: Tensor | None) -> Measured:
+    """Return the measures of images: the density around them, and how they lie to the class means in the space."""
     values = {"density": found.log_density}
-    if coordinates is not None and known.class_means is not None:
-        means = known.class_means
+    if coordinates is not None and means is not None:
         x = coordinates.to(means)
         distances = torch.cdist(x, means)
         nearest = distances.amin(1)

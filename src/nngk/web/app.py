@@ -32,10 +32,12 @@ def create_app(
     token: str | None = None,
     limits: Limits = USUAL,
     host: str = "127.0.0.1",
+    gallery: str | None = None,
+    workers: int = 1,
     started: Callable[[], object] = lambda: None,
 ) -> ASGIApp:
     """Return the application that serves the model of a folder; ``started`` is called when it is ready."""
-    service = Service(folder, device=device, token=token, limits=limits)
+    service = Service(folder, device=device, token=token, limits=limits, gallery=gallery, workers=workers)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

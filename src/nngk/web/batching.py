@@ -4,11 +4,12 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from torch import Tensor
 
+from nngk.gallery import GalleryModel
 from nngk.model import Model
 from nngk.web.refusals import Busy
 from nngk.web.served import Snapshot
@@ -27,22 +28,34 @@ class Question:
 
 
 class Batcher:
-    """One thread that takes what is waiting, up to ``at_once`` questions, and asks the model once for each kind."""
+    """Threads that each take their share of what is waiting, up to ``at_once``, and ask the model once for each kind.
+
+    Several threads with a pass of one core each are faster than one pass of several cores: none waits for another.
+    """
 
     def __init__(
-        self, now: Callable[[], Snapshot], *, waiting: int, at_once: int, observe: Callable[[int], object]
+        self,
+        now: Callable[[], Snapshot],
+        *,
+        waiting: int,
+        at_once: int,
+        observe: Callable[[int], object],
+        workers: int = 1,
     ) -> None:
         self._now, self._at_once, self._observe = now, at_once, observe
         self._queue: queue.Queue[Question | None] = queue.Queue(waiting)
-        self._thread = threading.Thread(target=self._work, name="nngk-batches", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"nngk-batches-{number}", daemon=True) for number in range(workers)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def __len__(self) -> int:
         return self._queue.qsize()
 
     def has_room(self) -> bool:
         """Return whether another question would be answered."""
-        return self._thread.is_alive() and not self._queue.full()
+        return all(thread.is_alive() for thread in self._threads) and not self._queue.full()
 
     def ask(self, question: Question) -> "Future[tuple[Snapshot, Any]]":
         """Put a question in the queue and return its answer to come. Raise Busy if the queue is full."""
@@ -53,32 +66,56 @@ class Batcher:
         return question.answer
 
     def close(self) -> None:
-        """Answer what is waiting, and end the thread."""
-        self._queue.put(None)
-        self._thread.join()
+        """Answer what is waiting, and end the threads."""
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            thread.join()
 
     def _work(self) -> None:
-        going = True
+        going, mine = True, _Own()
         while going:
-            taken = [self._queue.get()]
-            while len(taken) < self._at_once and not self._queue.empty():
-                taken.append(self._queue.get())
+            taken = self._taken()
             going = None not in taken
             # Who no longer waits is left out.
             asked = [each for each in taken if each is not None and each.answer.set_running_or_notify_cancel()]
             for kind in ("classify", "search", "embed"):
                 same = [question for question in asked if question.kind == kind]
                 if same:
-                    self._attempt(same)
+                    self._attempt(same, mine)
 
-    def _attempt(self, questions: list[Question]) -> None:
+    def _attempt(self, questions: list[Question], mine: "_Own") -> None:
         try:
             self._observe(len(questions))
-            _answer(questions, self._now())
+            _answer(questions, mine.at(self._now()))
         except BaseException as error:  # this thread outlives whatever happens: nobody else would answer
             for question in questions:
                 if not question.answer.done():
                     question.answer.set_exception(RuntimeError(f"The question could not be answered: {error!r}"))
+
+    def _taken(self) -> list[Question | None]:
+        """Wait for a question, and return it with a share of those that wait behind it; None is the end."""
+        taken = [self._queue.get()]
+        share = min(self._at_once, 1 + self._queue.qsize() // len(self._threads))
+        while len(taken) < share and taken[-1] is not None:
+            try:
+                taken.append(self._queue.get_nowait())
+            except queue.Empty:
+                break
+        return taken
+
+
+class _Own:
+    """A thread's own replica of the model: a pass of the network leaves things behind that no other may find."""
+
+    def __init__(self) -> None:
+        self._from: Snapshot | None = None
+
+    def at(self, now: Snapshot) -> Snapshot:
+        """Return the state ``now`` with a model for this thread alone."""
+        if self._from is not now:
+            self._from, self._mine = now, replace(now, model=now.model.replica())
+        return self._mine
 
 
 def _answer(questions: list[Question], snapshot: Snapshot) -> None:
@@ -96,11 +133,11 @@ def _answer(questions: list[Question], snapshot: Snapshot) -> None:
         question.answer.set_result((snapshot, value))
 
 
-def _ask(model: Model, questions: list[Question]) -> list[Any]:
+def _ask(model: Model | GalleryModel, questions: list[Question]) -> list[Any]:
     pictures = [question.picture for question in questions]
     kind, most = questions[0].kind, max(question.count for question in questions)
     if kind == "classify":
         return list(model.classify(pictures, evidence=most))
     if kind == "search":  # never more neighbours than there are images
-        return list(model.search(pictures, k=max(1, min(most, len(model.centres)))))
+        return list(model.search(pictures, k=max(1, min(most, model.images))))
     return list(model.embed(pictures))

@@ -107,7 +107,7 @@ def change_routes(service: Service) -> APIRouter:
 
         A name that is nearly that of a known class is questioned, with the status 409.
         """
-        near = None if sure else similar_name(service.served.now.model.classes, name)
+        near = None if sure else similar_name(service.served.now.model.class_names, name)
         if near is not None:
             raise HTTPException(
                 409, f"The model has a class '{near}', and '{name}' is nearly the same. Teach it again if you are sure."

@@ -30,7 +30,7 @@ class Counters:
         for name, what, value in (
             ("nngk_waiting", "Pictures in the queue.", waiting),
             ("nngk_classes", "Classes of the model.", lambda: len(now().model.class_names)),
-            ("nngk_centres", "Images behind the answers of the model.", lambda: len(now().model.centres)),
+            ("nngk_centres", "Images behind the answers of the model.", lambda: now().model.images),
             ("nngk_model_version", "States of the model since the start.", lambda: now().version),
         ):
             Gauge(name, what, registry=self.registry).set_function(value)

@@ -6,6 +6,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from nngk.errors import InputError
+from nngk.gallery.interface import Unreachable
 
 RETRY = {"Retry-After": "1"}
 
@@ -55,6 +56,10 @@ def _of_input(request: Request, error: Exception) -> Response:
     return refusal(409 if isinstance(error, Conflict) else 422, str(error))
 
 
+def _of_gallery(request: Request, error: Exception) -> Response:
+    return refusal(503, "The gallery does not answer at the moment: try again later.", RETRY)
+
+
 def _of_busy(request: Request, error: Exception) -> Response:
     return refusal(503, "Too many requests are waiting: try again in a moment.", RETRY)
 
@@ -80,6 +85,7 @@ def answer_with_sentences(app: FastAPI) -> None:
     for kind, handler in (
         (HTTPException, _of_http),
         (RequestValidationError, _of_form),
+        (Unreachable, _of_gallery),
         (InputError, _of_input),
         (Busy, _of_busy),
         (TimeoutError, _of_time),

@@ -12,6 +12,7 @@ import torch
 
 from nngk.errors import InputError
 from nngk.files import locked
+from nngk.gallery import GalleryModel
 from nngk.model import Model
 from nngk.web.photos import photo_id
 from nngk.web.refusals import Conflict, Unflushed
@@ -24,22 +25,18 @@ UNDO_STEPS = 5  # each keeps the centres of a state in memory
 class Snapshot:
     """A state of the model, which never changes: answers of one pass come from one of these."""
 
-    model: Model
+    model: Model | GalleryModel
     version: int
 
     @cached_property
     def photos_by_class(self) -> dict[str, list[str]]:
         """Return the ids of each class's photos, in the order in which they came."""
-        out: dict[str, list[str]] = {name: [] for name in self.model.class_names}
-        names = self.model.class_names
-        for label, source in zip(self.model.labels.tolist(), self.model.sources):
-            out[names[label]].append(photo_id(source))
-        return out
+        return {name: [photo_id(s) for s in sources] for name, sources in self.model.sources_by_class().items()}
 
     @cached_property
     def sources(self) -> dict[str, str]:
         """Return where each photo came from, by its id."""
-        return {photo_id(source): source for source in self.model.sources}
+        return {photo_id(s): s for sources in self.model.sources_by_class().values() for s in sources}
 
 
 @dataclass(frozen=True)
@@ -97,7 +94,8 @@ class ServedModel:
             found = Model.load(self.folder, self.device)
         except (OSError, InputError):
             return
-        if not _same(found.classes, self.now.model.classes):
+        before = self.now.model
+        if isinstance(before, Model) and not _same(found.classes, before.classes):
             self.now = Snapshot(found, self.now.version + 1)
             raise Unflushed(error.errno, error.strerror) from error
 
@@ -113,6 +111,9 @@ class ServedModel:
                 model.classes, model.familiar = last.before
             self._undo = self._undo[:-1]
             self.now = Snapshot(model, self.now.version + 1)
+
+    def close(self) -> None:
+        """Do nothing: a model's folder is held only while it is changed."""
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from nngk.device import pick_device
 from nngk.errors import InputError
 from nngk.web.app import create_app
 from nngk.web.limits import Limits
@@ -19,6 +21,7 @@ from nngk.web.request_log import JsonLines
 _HEADER_SECONDS = 10.0
 _HEADER_BYTES = 32 * 2**10
 _CONNECTIONS = 1024
+_MOST_WORKERS = 8
 
 
 def serve(
@@ -29,6 +32,7 @@ def serve(
     device: str,
     token: str | None,
     limits: Limits,
+    gallery: str | None = None,
     started: Callable[[str], object],
 ) -> None:
     """Serve the model of a folder until SIGTERM or SIGINT, then answer what was asked and return.
@@ -38,7 +42,16 @@ def serve(
     with _listening(host, port) as listener:
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{listener.getsockname()[1]}/"
-        app = create_app(folder, device=device, token=token, limits=limits, host=host, started=lambda: started(address))
+        app = create_app(
+            folder,
+            device=device,
+            token=token,
+            limits=limits,
+            host=host,
+            gallery=gallery,
+            workers=_workers(device),
+            started=lambda: started(address),
+        )
         _log_as_json()
         config = uvicorn.Config(
             app,
@@ -64,6 +77,16 @@ def serve(
             server.run(sockets=[listener])
         finally:
             signal.signal(signal.SIGTERM, before)
+
+
+def _workers(device: str) -> int:
+    """Return how many passes of the network run side by side; on a CPU each then has its part of the threads."""
+    if pick_device(device).type != "cpu":
+        return 1
+    threads = torch.get_num_threads()
+    workers = min(threads, _MOST_WORKERS)
+    torch.set_num_threads(max(1, threads // workers))
+    return workers
 
 
 class PatientProtocol(H11Protocol):

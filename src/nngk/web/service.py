@@ -20,6 +20,7 @@ from nngk.web.limits import Limits
 from nngk.web.refusals import Busy
 from nngk.web.schemas import Changed
 from nngk.web.served import ServedModel, Snapshot
+from nngk.web.served_gallery import ServedGallery
 from nngk.web.uploads import read_upload
 
 T = TypeVar("T")
@@ -28,17 +29,31 @@ _bearer = HTTPBearer(auto_error=False, description="The token that the server wa
 
 
 class Service:
-    """A served model with one thread for the network, one for changes, and two that decode pictures."""
+    """A served model with threads for the network, one for changes, and two that decode pictures."""
 
-    def __init__(self, folder: Path, *, device: str, token: str | None, limits: Limits) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        device: str,
+        token: str | None,
+        limits: Limits,
+        gallery: str | None = None,
+        workers: int = 1,
+    ) -> None:
         self.token, self.limits = token, limits
-        self.served = ServedModel(folder, device, may_change=token is not None)
+        self.served: ServedModel | ServedGallery
+        if gallery is None:
+            self.served = ServedModel(folder, device, may_change=token is not None)
+        else:
+            self.served = ServedGallery(folder, device, gallery, may_change=token is not None)
         self.counters = Counters()
         self.batcher = Batcher(
             lambda: self.served.now,
             waiting=limits.waiting,
             at_once=limits.at_once,
             observe=self.counters.batches.observe,
+            workers=workers,
         )
         self.counters.watch(lambda: len(self.batcher), lambda: self.served.now)
         self._decoders = ThreadPoolExecutor(2, "nngk-decode")
@@ -50,6 +65,7 @@ class Service:
         self._changer.shutdown()
         self._decoders.shutdown()
         self.batcher.close()
+        self.served.close()
 
     def changes(self) -> list[str]:
         """Return what this server can change."""
@@ -70,7 +86,7 @@ class Service:
         async with asyncio.timeout(self.limits.seconds):
             return await asyncio.wrap_future(coming)
 
-    async def change(self, said: str, make: Callable[[Model], object]) -> Changed:
+    async def change(self, said: str, make: Callable[[Any], Any]) -> Changed:
         """Change the model and return when that is on the disk. ``said`` is what a person is told."""
         change = await self._in_turn(lambda: self.served.change(make))
         return Changed(change=change, said=said, version=self.served.now.version)
