@@ -391,7 +391,12 @@ class Model:
         pictures, _ = as_list(images)
         if not pictures:
             raise InputError(f"No images were given for the class '{name}'.")
-        seen = self.describe(pictures)
+        return self.learn(
+            name, self.describe(pictures), [name_of(picture, name, i) for i, picture in enumerate(pictures)]
+        )
+
+    def learn(self, name: str, seen: Described, sources: Sequence[str]) -> int:
+        """Learn a class as :meth:`add` does, from images that are described already; return how many it has now."""
         rows = seen.embeddings.to(self.device, self.centres.dtype)
         if not torch.isfinite(rows).all():
             raise InputError(
@@ -400,14 +405,14 @@ class Model:
         chosen = first_of_each(self.classes, name, rows)
         if not len(chosen):
             raise InputError(f"Every image given for '{name}' is in the model already.")
-        sources = [name_of(pictures[i], name, i) for i in chosen.tolist()]
         space, rows = self.familiar.space, rows[chosen]
         coordinates = None if space is None else space.coordinates(seen.features[chosen.to(seen.features.device)])
         k = self.n_neighbours or len(self.centres)
         weight = usual_weight(self.classes, name, len(rows))
         if name not in self.class_names:
             weight = added_log_weight(self.classes.engine, self.centres, self.theta, self.sigma, rows, k, weight)
-        self.classes = with_images(self.classes, name, rows, sources, coordinates, weight)
+        kept = [sources[i] for i in chosen.tolist()]
+        self.classes = with_images(self.classes, name, rows, kept, coordinates, weight)
         return int(self.classes.of(name).sum())
 
     def remove(self, name: str) -> int:
