@@ -1,7 +1,7 @@
 """The features of a dataset's images, computed once and kept: what every method of these benchmarks reads.
 
-A file is DATASET-NETWORK.npz with ``x`` (n, channels), the labels ``y`` (n,), ``split`` (n,) with 'train', 'val' and 'test',
-and the class ``names``. Features of a network that was trained elsewhere are measured by putting such a file there.
+A file is DATASET-NETWORK.npz with ``x`` (n, channels), the labels ``y`` (n,), ``split`` (n,) with 'train', 'val' and
+'test', and the class ``names``. Features from elsewhere are measured by putting such a file there.
 """
 
 import argparse

@@ -2,16 +2,17 @@
 
     python benchmarks/promise/incremental.py --data DIR [--protocols sessions similar] [--seeds 0 1 2]
 
-Protocol 'sessions' is few-shot class-incremental learning on CUB-200: the first 100 classes are trained on, then come ten
-sessions with ten classes of five photos each, and after each session the test images of all classes so far are asked
-about. Protocol 'similar' adds five classes that look alike, one drawn by chance and the four with the nearest class
-means, to a model of all others, on every dataset; the most that the old classes may lose is one point.
+Protocol 'sessions' is few-shot class-incremental learning on CUB-200: the first 100 classes are trained on, then come
+ten sessions with ten classes of five photos each, and after each session the test images of all classes so far are
+asked about. Protocol 'similar' adds five classes that look alike, one drawn by chance and the four with the nearest
+class means, to a model of all others, on every dataset; the most that the old classes may lose is one point.
 
 Every method reads the same features of EfficientNet-Lite0. Ours is 'nngk train' and then 'nngk add'. The others are the
 nearest class mean by cosine, that in the embedding of our model, and logistic regression refitted on everything after
 every session (its C by cross-validation on the first classes). Rows: results/promise_incremental.csv.
 """
 
+from argparse import Namespace
 from collections.abc import Iterator
 
 import torch
@@ -68,12 +69,10 @@ def answers(data: Cached, classes: list[list[int]], seed: int) -> Iterator[tuple
     """Yield method, session and the labels that it gives all test images, after every session."""
     base = torch.isin(data.y, torch.tensor(classes[0]))
     model = trained(data.select(base), seed, tune=False)
-    strength = cross_validated(
-        *(t[base & ~data.is_test] for t in (data.x, data.y.unique(return_inverse=True)[1])), seed
-    )
+    rows = (base & ~data.is_test).nonzero().flatten()
+    strength = cross_validated(data.x[rows], data.y[rows].unique(return_inverse=True)[1], seed).strength
     asked = data.x[data.is_test]
     seen, scaled = described(model, asked), at_one_scale(data.x)
-    rows = (base & ~data.is_test).nonzero().flatten()
     for session, new in enumerate(classes):
         for label in new if session else []:
             few = shown(data, label, seed)
@@ -85,7 +84,7 @@ def answers(data: Cached, classes: list[list[int]], seed: int) -> Iterator[tuple
         embedded = described(model, data.x[rows]).embeddings
         yield "class means in our embedding", session, by_means(embedded, y, seen.embeddings)
         present, which = y.unique(return_inverse=True)
-        refitted = fitted(data.x[rows], which, strength.strength)
+        refitted = fitted(data.x[rows], which, strength)
         yield "logistic regression, refitted", session, present[refitted.logits(asked).argmax(1)]
 
 
@@ -121,16 +120,15 @@ def main() -> None:
                     measure(data, protocol, seed, given)
 
 
-def measure(data: Cached, protocol: str, seed: int, given: object) -> None:
+def measure(data: Cached, protocol: str, seed: int, given: Namespace) -> None:
+    """Add the rows of one protocol and seed."""
     classes = sessions_of(data) if protocol == "sessions" else similar_of(data, seed)
     truth = data.y[data.is_test]
     for method, session, labels in answers(data, classes, seed):
         values = accuracies(truth, labels, classes, session)
         row = {"protocol": protocol, "dataset": data.dataset, "method": method, "network": data.network, "seed": seed}
-        row |= {
-            "session": session,
-            **{name: round(values.get(name, 0.0), 5) for name in ("all", "old", "new", "harmonic")},
-        }
+        row |= {"session": session} | dict.fromkeys(("all", "old", "new", "harmonic"), "")
+        row |= {name: round(value, 5) for name, value in values.items()}
         append_rows(given.out, [row | provenance("cpu", given.commit)])
         told = "  ".join(f"{name} {value:.2%}" for name, value in values.items())
         print(f"{data.dataset:11} {protocol} {method:30} seed {seed} session {session:2}  {told}", flush=True)

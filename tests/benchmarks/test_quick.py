@@ -30,6 +30,8 @@ HERE = [
     pytest.param("losses/small_images.py", ("seed",)),
     pytest.param("networks/throughput.py", ("images_per_second", "peak_memory_mib")),
     pytest.param("promise/accuracy.py", ("accuracy",)),
+    pytest.param("promise/incremental.py", ("all", "old")),
+    pytest.param("promise/unknown.py", ("auroc", "false_alarms", "oscr")),
     pytest.param("recipe/cuts.py", ("recall@1", "map@r", "nmi")),
     pytest.param("recipe/features.py", ("recall@1", "map@r")),
     pytest.param("recipe/pooling.py", ("recall@1", "map@r")),

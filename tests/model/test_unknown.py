@@ -78,7 +78,8 @@ def test_measures_by_plain_loops():
             "density": float(found.log_density[i]),
         }
         cosines = sorted(float(place @ mean / place.norm() / mean.norm()) for mean in means)
-        expected |= {"likeness": cosines[-1], "gap": cosines[-1] - cosines[-2]}
+        certainty = 10 * cosines[-1] - math.log(sum(math.exp(10 * cosine) for cosine in cosines))
+        expected |= {"certainty": certainty, "gap": cosines[-1] - cosines[-2]}
         assert {name: float(values[i]) for name, values in got.items()} == pytest.approx(expected, rel=1e-3, abs=1e-3)
 
 
@@ -156,7 +157,7 @@ def test_distances_in_the_space_are_mahalanobis_distances():
     x = features.double()
     means = torch.stack([x[labels == c].mean(0) for c in range(5)])
     spread = sum(torch.outer(row - means[c], row - means[c]) for row, c in zip(x, labels.tolist())) / len(x)
-    spread += 3.0 * spread.diagonal().mean() * torch.eye(9)
+    spread += spread.diagonal().mean() * torch.eye(9)
     inverse = torch.linalg.inv(spread.double())
     space = fit_space(features, labels)
     places = space.coordinates(means.float())

@@ -34,6 +34,7 @@ from nngk.model.pretend import learn_familiar
 from nngk.model.unknown import Familiar, Measured, measured, required_images
 from nngk.networks import EmbeddingNetwork
 from nngk.networks.embed import embed
+from nngk.search import Exact
 
 
 class Model:
@@ -55,6 +56,7 @@ class Model:
         sources: list[str],
         familiar: Familiar | Tensor | None = None,
         coordinates: Tensor | None = None,
+        added: Tensor | None = None,
         n_neighbours: int | None = 100,
         softmax: dict[str, Tensor] | None = None,
         info: dict[str, Any] | None = None,
@@ -71,6 +73,7 @@ class Model:
             sources=list(sources),
             softmax=None if softmax is None else {k: t.detach().to(self.device) for k, t in softmax.items()},
             coordinates=None if coordinates is None else coordinates.detach().to(self.device),
+            added=None if added is None else added.to(self.device),
         )
         self.sigma = sigma
         self.familiar = familiar if isinstance(familiar, Familiar) else Familiar.densities(familiar)
@@ -148,6 +151,7 @@ class Model:
                 theta=bank["theta"],
                 familiar=Familiar.read(bank, record["unknown"]),
                 coordinates=bank.get("coordinates"),
+                added=bank.get("added"),
                 sigma=record["sigma"],
                 n_neighbours=record["n_neighbours"],
                 class_names=record["class_names"],
@@ -174,6 +178,8 @@ class Model:
         bank |= self.familiar.tensors() | {f"softmax.{key}": t for key, t in (self.softmax or {}).items()}
         if self.classes.coordinates is not None:
             bank["coordinates"] = self.classes.coordinates
+        if self.classes.added is not None:
+            bank["added"] = self.classes.added
         names = ("sigma", "n_neighbours", "class_names", "sources", "info")
         record = {name: getattr(self, name) for name in names} | {"unknown": self.familiar.settings()}
         return storage.Stored(self.network, bank, record, self._seen)
@@ -240,23 +246,19 @@ class Model:
         pictures, single = as_list(images)
         if not pictures:
             return []
-        found = self.predict(self.embed(pictures), k)
+        found = self._predict(self.embed(pictures), k, self.classes.engine)
         rows = [self._evidence(found, i, range(k)) for i in range(len(pictures))]
         return rows[0] if single else rows
 
     def predict(self, embeddings: Tensor, k: int | None = None) -> Prediction:
         """Return equation 3 for embeddings: log-probabilities, neighbours, shares, densities."""
+        return self._predict(embeddings, k, self.classes.kernels)
+
+    def _predict(self, embeddings: Tensor, k: int | None, engine: Exact) -> Prediction:
         self._require_classes()
         k = whole_number("k", k, 1) if k is not None else self.n_neighbours or len(self.centres)
-        return predict(
-            self._checked(embeddings),
-            self.classes.engine,
-            self.labels,
-            self.theta,
-            self.sigma,
-            k,
-            len(self.class_names),
-        )
+        x = self._checked(embeddings)
+        return predict(x, engine, self.labels, self.theta, self.sigma, k, len(self.class_names))
 
     def _checked(self, embeddings: Tensor) -> Tensor:
         """Return embeddings on the model's device. Raise InputError if they are not finite rows of its dimensions."""
@@ -357,8 +359,9 @@ class Model:
         seen = self.describe(pictures)
         new = torch.zeros(0, dtype=torch.bool)
         if pictures:
-            found = self.predict(seen.embeddings)
-            new = ~coincide(found.squared[:, :1], seen.embeddings).squeeze(1).cpu()
+            self._require_classes()
+            squared, _ = self.classes.engine.search(self._checked(seen.embeddings), 1)
+            new = ~coincide(squared.cpu(), seen.embeddings).squeeze(1)
         if int(new.sum()) < needed:
             held = f"; {int((~new).sum())} more are in the model already" if not new.all() else ""
             raise InputError(
@@ -375,10 +378,10 @@ class Model:
     def add(self, name: str, images: Picture | Sequence[Picture], *, sure: bool = False) -> int:
         """Learn a class by being shown it, at once and without training; return how many images it has now.
 
-        The images' embeddings become centres. A new class weighs what lowers the loss most, of its own images and of
-        those around them (:func:`nngk.model.adding.added_log_weight`). A name that the model knows already gets more
-        images; an image that its class has already is left out. A name that is nearly that of a known class raises
-        InputError unless ``sure``.
+        The images' embeddings become centres, drawn together as long as they are few
+        (:func:`nngk.model.classes.drawn_together`), with the weight of :func:`nngk.model.adding.added_log_weight`. A
+        name that the model knows already gets more images; an image that its class has already is left out. A name that
+        is nearly that of a known class raises InputError unless ``sure``.
         """
         if not isinstance(name, str) or not name:
             raise InputError(f"A class needs a name, a text; got {name!r}.")
@@ -391,9 +394,8 @@ class Model:
         pictures, _ = as_list(images)
         if not pictures:
             raise InputError(f"No images were given for the class '{name}'.")
-        return self.learn(
-            name, self.describe(pictures), [name_of(picture, name, i) for i, picture in enumerate(pictures)]
-        )
+        sources = [name_of(picture, name, i) for i, picture in enumerate(pictures)]
+        return self.learn(name, self.describe(pictures), sources)
 
     def learn(self, name: str, seen: Described, sources: Sequence[str]) -> int:
         """Learn a class as :meth:`add` does, from images that are described already; return how many it has now."""
@@ -410,7 +412,8 @@ class Model:
         k = self.n_neighbours or len(self.centres)
         weight = usual_weight(self.classes, name, len(rows))
         if name not in self.class_names:
-            weight = added_log_weight(self.classes.engine, self.centres, self.theta, self.sigma, rows, k, weight)
+            kernels, positions = self.classes.kernels, self.classes.positions
+            weight = added_log_weight(kernels, positions, self.theta, self.sigma, rows, k, weight)
         kept = [sources[i] for i in chosen.tolist()]
         self.classes = with_images(self.classes, name, rows, kept, coordinates, weight)
         return int(self.classes.of(name).sum())

@@ -14,7 +14,7 @@ from nngk.model.space import Space, fit_space, spread_over
 from nngk.model.unknown import Familiar, Measured, deviations, measured, required_images
 
 # The density and the odds in the embedding are none of them: a trained embedding has seen the pretended unknowns.
-PARTS = ("closeness", "contrast", "lead", "likeness", "gap")
+PARTS = ("closeness", "contrast", "lead", "certainty", "gap")
 USUAL = 0.5  # the weight of each, where there are too few classes to learn from
 PRIOR = 3.0  # how strongly the weights are held to it: as so many images would
 FOLDS = 5
@@ -36,7 +36,7 @@ def learn_familiar(
     """Return what is familiar to a model with these classes, and the coordinates (m, d) of their images.
 
     ``features`` (m, channels) are those of the centres' images. Folds of the classes pretend to be unknown: the
-    weights of the measures are those that tell them apart best. ``new`` are images of the known classes that are not among the
+    measures get the weights that tell them apart best. ``new`` are images of the known classes that are not among the
     centres: their values are the familiar ones. Where there are too few, images that the folds left out stand for them.
     """
     folds = list(_pretend(known, features, sigma, k))
@@ -68,7 +68,7 @@ def logistic_weights(x: Tensor, y: Tensor, usual: Tensor, steps: int = 20) -> Te
     """Return the weights (d,) of a logistic regression of ``y`` (n,), 0 or 1, on ``x`` (n, d), by Newton's method.
 
     Zeros and ones count the same in all, however many there are. The weights are held to the ``usual`` ones and none is
-    negative, so that what looks stranger by one measure is never the more familiar for it: those that would be are zero.
+    negative, so that what looks stranger by one measure is never more familiar for it: those that would be are zero.
 
     >>> x = torch.tensor([[0.0, 3.0], [1.0, 2.0], [2.0, 1.0], [3.0, 0.0]]).double().repeat(50, 1)
     >>> y = torch.tensor([0.0, 0.0, 1.0, 1.0]).double().repeat(50)
@@ -139,7 +139,7 @@ def _measure(known: Classes, sigma: float, k: int | None, embeddings: Tensor, co
     many, classes = max(1, BLOCK // k), len(known.names)
     places = [None] * len(embeddings) if coordinates is None else coordinates.split(many)
     found = predictions(
-        embeddings.to(known.centres), known.engine, known.labels, known.theta, sigma, k, classes, chunk=many
+        embeddings.to(known.centres), known.kernels, known.labels, known.theta, sigma, k, classes, chunk=many
     )
     return _joined([measured(part, known, place) for part, place in zip(found, places)])
 

@@ -9,8 +9,9 @@ and, in a space of the network's own features (``nngk.model.space``),
 - ``closeness``: minus its distance from the nearest class mean;
 - ``contrast``: minus the square of that distance, for its distance from the middle of all images;
 - ``lead``: the logarithm of the odds for the class of the nearest mean, each mean with a kernel of its own;
-- ``likeness``: the largest cosine with a class mean, seen from the middle of all images;
-- ``gap``: by how much that cosine exceeds the next one.
+- ``certainty``: the logarithm of the largest probability, a softmax over the cosines with the class means, as seen
+  from the middle of all images;
+- ``gap``: by how much the largest of those cosines exceeds the next one.
 
 Those that count are brought to one scale by their values at images of known classes, and added with weights that were
 learnt; in older models without weights, their ranks among those values are added. What comes out is said as the share
@@ -32,8 +33,9 @@ from nngk.kernel.predict import Prediction
 from nngk.model.classes import Classes, require_numbers
 from nngk.model.space import Space
 
-MEASURES = ("density", "closeness", "contrast", "lead", "likeness", "gap")
+MEASURES = ("density", "closeness", "contrast", "lead", "certainty", "gap")
 WIDTH = 2.0  # of the kernels around class means, where the spread within a class is at most 1
+SHARPNESS = 10.0  # of the probabilities that cosines with class means are turned into
 LARGEST_LEAD = 50.0  # beyond it the other classes have no kernel to speak of
 
 Measured = dict[str, Tensor]  # a value for each image and measure
@@ -179,7 +181,7 @@ def _directions(x: Tensor, means: Tensor) -> Measured:
     """Return how images lie to the class means in direction, as seen from the middle of all images."""
     cosines = torch.nn.functional.normalize(x) @ torch.nn.functional.normalize(means).T
     first, second = torch.cat([cosines, cosines.new_full((len(x), 1), -1.0)], 1).topk(2, 1).values.unbind(1)
-    return {"likeness": first, "gap": first - second}
+    return {"certainty": (SHARPNESS * cosines).log_softmax(1).amax(1), "gap": first - second}
 
 
 def lead(distances: Tensor) -> Tensor:
