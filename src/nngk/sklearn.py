@@ -97,7 +97,7 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):
         ``classes`` may name classes that come later. The rows of a new class become centres as in ``Model.add``: drawn
         together as long as they are few, with a weight between that of an average class and the one with the least
         leave-one-out loss, of its own rows and of the rows around them. Further centres of a known class have the mean
-        weight of that class. An automatic sigma is tuned again whenever the centres have grown by half since it last was.
+        weight of that class. An automatic sigma is tuned again whenever the centres have grown by half since then.
         """
         first = not hasattr(self, "centres_")
         self._check_settings()

@@ -16,7 +16,7 @@ FOLDER = Path(__file__).parents[2] / "benchmarks" / "promise"
 def here(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
     yield
-    for name in ("cached", "logistic", "neighbours", "ours", "unknown", "incremental"):
+    for name in ("cached", "logistic", "neighbours", "ours", "unknown", "incremental", "tables"):
         sys.modules.pop(name, None)
 
 
@@ -99,3 +99,19 @@ def test_accuracies_of_sessions(here):
     assert accuracies(truth, answers, classes, 0) == pytest.approx({"all": 2 / 3, "old": 2 / 3})
     nothing = accuracies(truth, torch.full((5,), 9), classes, 2)
     assert nothing["harmonic"] == 0 and not math.isnan(nothing["new"])
+
+
+def test_a_table_has_means_over_seeds(here):
+    from tables import table
+
+    rows = [
+        {"method": method, "dataset": dataset, "auroc": value}
+        for method, dataset, value in [
+            ("ours", "a", "0.5"),
+            ("ours", "a", "0.7"),
+            ("ours", "b", "1"),
+            ("theirs", "b", ""),
+        ]
+    ]
+    lines = ["| method | a | b | mean |", "|---|---|---|---|", "| ours | 60.0 ± 10.0 | 100.0 ± 0.0 | 80.0 |"]
+    assert table(rows, "auroc", "dataset").splitlines() == lines

@@ -57,7 +57,8 @@ INTERPRETED = [
 ]
 # They have tests of their own.
 OTHERS = {f"reliability/{name}.py" for name in ("faults", "hostile_images", "pack_faults")} | {
-    "search/write_features.py"
+    "promise/tables.py",
+    "search/write_features.py",
 }
 
 

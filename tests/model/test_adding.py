@@ -3,12 +3,15 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
+from nngk import Model
 from nngk.errors import InputError
 from nngk.model.adding import BOLDNESS, added_log_weight, taken_over
 from nngk.model.classes import Classes, first_of_each, merged, renamed, similar_name, with_images, without_class
+from small_models import small_model
 
 
 def neighbours(seed=0, classes=4, each=8, new=5, dim=3):
@@ -149,3 +152,15 @@ def test_rename_and_merge():
 def test_names_that_are_nearly_the_same(name, near):
     known, _ = neighbours()
     assert similar_name(renamed(known, "class 0", "buzzard"), name) == near
+
+
+def test_a_saved_model_keeps_what_was_added(tmp_path):
+    model = small_model()
+    photos = list(np.random.default_rng(0).integers(0, 256, (6, 12, 12, 3), dtype=np.uint8))
+    model.add("shown", photos[:4])
+    assert not torch.equal(model.classes.positions, model.centres)
+    model.save(tmp_path / "m")
+    again = Model.load(tmp_path / "m", "cpu")
+    assert torch.equal(again.classes.positions, model.classes.positions)
+    assert torch.equal(again.predict(again.embed(photos)).squared, model.predict(model.embed(photos)).squared)
+    assert again.search(photos[0], 1)[0].distance < 1e-3  # the image itself, wherever its kernel stands
