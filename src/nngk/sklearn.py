@@ -15,7 +15,7 @@ from nngk.kernel.formulas import attention_difference, log_kernels
 from nngk.kernel.predict import Prediction, predict, predictions
 from nngk.kernel.sigma import best_sigma
 from nngk.model.adding import added_log_weight
-from nngk.model.classes import Classes
+from nngk.model.classes import Classes, drawn_together
 from nngk.model.pretend import learn_familiar
 from nngk.model.unknown import Familiar, measured
 from nngk.search import Engine, Exact
@@ -94,10 +94,10 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
         """Add centres, of known or new classes, at once.
 
-        ``classes`` may name classes that come later. The centres of a new class have the weight that lowers the
-        leave-one-out loss most, of its own rows and of the rows around them; further centres of a known class have
-        the mean weight of that class. An automatic sigma is tuned again whenever the centres have grown by half since
-        it last was.
+        ``classes`` may name classes that come later. The rows of a new class become centres as in ``Model.add``: drawn
+        together as long as they are few, with a weight between that of an average class and the one with the least
+        leave-one-out loss, of its own rows and of the rows around them. Further centres of a known class have the mean
+        weight of that class. An automatic sigma is tuned again whenever the centres have grown by half since then.
         """
         first = not hasattr(self, "centres_")
         self._check_settings()
@@ -116,7 +116,7 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):
                 [np.searchsorted(self.classes_, old)[self.labels_], np.searchsorted(self.classes_, y)]
             )
             X = self._in_range(X.astype(self.centres_.dtype, copy=False))
-            weights = self._added_weights(X, self.labels_[len(self.centres_) :])
+            X, weights = self._added(X, self.labels_[len(self.centres_) :])
             self.centres_ = np.concatenate([self.centres_, X])
             self.log_weights_ = np.concatenate([self.log_weights_, weights])
             if self._built is not None:
@@ -258,8 +258,9 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):
         queries, chunk = self._queries(X), max(1, BLOCK // k)
         return predictions(queries, self._engine, labels, theta, self.sigma_, k, len(self.classes_), chunk=chunk)
 
-    def _added_weights(self, X: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Return the log weights of further centres, which are not among the others yet."""
+    def _added(self, X: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return further centres, which are not among the others yet, and their log weights."""
+        added = X.copy()
         old = self.labels_[: len(self.centres_)]
         weights = np.zeros(len(X), dtype=X.dtype)
         theta, centres = self._tensor(self.log_weights_), self._tensor(self.centres_)
@@ -271,7 +272,8 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):
             new = self._tensor(X[rows])
             usual = float(theta.logsumexp(0)) - math.log(len(np.unique(old)) * len(new))  # of a class, in all
             weights[rows] = added_log_weight(self._engine, centres, theta, self.sigma_, new, self._k(), usual)
-        return weights
+            added[rows] = drawn_together(new).cpu().numpy()
+        return added, weights
 
     def _tune(self) -> None:
         """Set ``sigma_`` and, where asked, the weights, by the leave-one-out loss of the centres."""

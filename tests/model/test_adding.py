@@ -1,13 +1,17 @@
 """Weights of added classes: the loss by plain loops, and what it does to the classes around them."""
 
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
+from nngk import Model
 from nngk.errors import InputError
-from nngk.model.adding import added_log_weight, taken_over
-from nngk.model.classes import Classes, first_of_each, merged, renamed, similar_name, with_images
+from nngk.model.adding import BOLDNESS, added_log_weight, taken_over
+from nngk.model.classes import Classes, first_of_each, merged, renamed, similar_name, with_images, without_class
+from small_models import small_model
 
 
 def neighbours(seed=0, classes=4, each=8, new=5, dim=3):
@@ -24,26 +28,39 @@ def neighbours(seed=0, classes=4, each=8, new=5, dim=3):
 def loss(known, rows, sigma, t):
     """The leave-one-out loss of the new images and of all old ones, in float64 and by loops."""
     c, x, theta = known.centres.double(), rows.double(), known.theta.double()
+    n = len(x)
+
+    def drawn(images):
+        mean = sum(images) / len(images)
+        share = 5 / (5 + len(images))
+        return [image + share * (mean - image) for image in images]
 
     def kernel(a, b):
         return math.exp(-float((a - b).square().sum()) / (2 * sigma**2))
 
     total = 0.0
-    for i in range(len(x)):
-        own = math.exp(t) * sum(kernel(x[i], x[j]) for j in range(len(x)) if j != i)
+    for i in range(n):
+        others = drawn([x[j] for j in range(n) if j != i])
+        own = math.exp(t) * n / (n - 1) * sum(kernel(x[i], other) for other in others)
         old = sum(math.exp(theta[j]) * kernel(x[i], c[j]) for j in range(len(c)))
         total -= math.log(own / (own + old))
     for i in range(len(c)):
         held = sum(math.exp(theta[j]) * kernel(c[i], c[j]) for j in range(len(c)) if j != i)
-        reached = math.exp(t) * sum(kernel(c[i], x[j]) for j in range(len(x)))
+        reached = math.exp(t) * sum(kernel(c[i], new) for new in drawn(list(x)))
         total -= math.log(held / (held + reached))
     return total
+
+
+def balanced(known, rows):
+    """The weight with the least loss: where the usual one is the same, there is nothing between them."""
+    ask = (known.kernels, known.positions, known.theta, 1.0, rows, len(known.centres))
+    return added_log_weight(*ask, usual=0.0) / (1 - BOLDNESS)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_no_other_weight_has_a_lower_loss(seed):
     known, rows = neighbours(seed)
-    found = added_log_weight(known.engine, known.centres, known.theta, 1.0, rows, len(known.centres), -99.0)
+    found = balanced(known, rows)
     least = loss(known, rows, 1.0, found)
     assert all(least <= loss(known, rows, 1.0, found + step) + 1e-9 for step in (-2, -0.1, -0.01, 0.01, 0.1, 2))
 
@@ -55,12 +72,32 @@ def test_one_image_or_no_classes_leave_nothing_to_solve():
     assert added_log_weight(empty.engine, empty.centres, empty.theta, 1.0, rows, 10, 0.7) == 0.7
 
 
-def test_a_new_class_weighs_no_less_than_others():
+def test_the_weight_lies_between_the_balanced_and_the_usual_one():
     known, rows = neighbours()
-    ask = (known.engine, known.centres, known.theta, 1.0, rows, len(known.centres))
-    solved = added_log_weight(*ask, usual=-99.0)
-    assert added_log_weight(*ask, usual=solved - 1) == solved
-    assert added_log_weight(*ask, usual=solved + 1) == solved + 1
+    ask = (known.kernels, known.positions, known.theta, 1.0, rows, len(known.centres))
+    solved = balanced(known, rows)
+    for usual in (solved - 3, solved, solved + 3):
+        assert added_log_weight(*ask, usual=usual) == pytest.approx(solved + BOLDNESS * (usual - solved))
+
+
+def test_kernels_of_a_class_that_was_added_are_drawn_together():
+    known, rows = neighbours()
+    one = with_images(known, "new", rows[:3], ["a", "b", "c"])
+    both = with_images(one, "new", rows[3:], ["d", "e"])
+    assert torch.equal(both.positions[: len(known.centres)], known.centres)  # the others stay where they are
+    assert torch.equal(both.centres[len(known.centres) :], rows)  # and so do the images
+    for classes, shown in ((one, rows[:3]), (both, rows)):
+        mean, share = shown.mean(0), 5 / (5 + len(shown))
+        for place, row in zip(classes.positions[len(known.centres) :], shown):
+            assert place.tolist() == pytest.approx((row + share * (mean - row)).tolist(), abs=1e-6)
+    more = with_images(known, "class 0", rows, [""] * len(rows))  # a class that was trained
+    assert torch.equal(more.positions, more.centres)
+    whole = merged(both, "new", "class 1")
+    assert torch.equal(whole.positions, whole.centres)
+    gone = without_class(both, "new")
+    assert torch.equal(gone.positions, known.centres) and not gone.added.any()
+    with pytest.raises(InputError, match=r"marks \(bool\)"):
+        replace(known, added=torch.zeros(len(known.centres)))
 
 
 @pytest.mark.parametrize("far", [0.0, 1e4])
@@ -76,7 +113,7 @@ def test_what_a_class_takes_by_plain_loops():
     after = with_images(known, "new", rows, ["new"] * len(rows), weight=3.0)
 
     def answers(classes, i):
-        d = (classes.centres.double() - classes.centres[i].double()).square().sum(1)
+        d = (classes.positions.double() - classes.centres[i].double()).square().sum(1)
         kernels = (classes.theta.double() - d / 2).exp()
         kernels[i] = 0
         return int(torch.zeros(len(classes.names)).double().index_add_(0, classes.labels, kernels).argmax())
@@ -115,3 +152,15 @@ def test_rename_and_merge():
 def test_names_that_are_nearly_the_same(name, near):
     known, _ = neighbours()
     assert similar_name(renamed(known, "class 0", "buzzard").names, name) == near
+
+
+def test_a_saved_model_keeps_what_was_added(tmp_path):
+    model = small_model()
+    photos = list(np.random.default_rng(0).integers(0, 256, (6, 12, 12, 3), dtype=np.uint8))
+    model.add("shown", photos[:4])
+    assert not torch.equal(model.classes.positions, model.centres)
+    model.save(tmp_path / "m")
+    again = Model.load(tmp_path / "m", "cpu")
+    assert torch.equal(again.classes.positions, model.classes.positions)
+    assert torch.equal(again.predict(again.embed(photos)).squared, model.predict(model.embed(photos)).squared)
+    assert again.search(photos[0], 1)[0].distance < 1e-3  # the image itself, wherever its kernel stands

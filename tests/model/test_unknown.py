@@ -12,7 +12,7 @@ from nngk.errors import InputError
 from nngk.metrics import auroc
 from nngk.model.classes import Classes
 from nngk.model.features import Described
-from nngk.model.pretend import learn_familiar
+from nngk.model.pretend import PRIOR, _measure, learn_familiar, logistic_weights
 from nngk.model.space import Space, fit_space
 from nngk.model.unknown import Familiar, lead, measured, strangeness
 from small_models import small_model
@@ -77,6 +77,9 @@ def test_measures_by_plain_loops():
             "lead": -math.log(sum(odds) - 1),
             "density": float(found.log_density[i]),
         }
+        cosines = sorted(float(place @ mean / place.norm() / mean.norm()) for mean in means)
+        certainty = 10 * cosines[-1] - math.log(sum(math.exp(10 * cosine) for cosine in cosines))
+        expected |= {"certainty": certainty, "gap": cosines[-1] - cosines[-2]}
         assert {name: float(values[i]) for name, values in got.items()} == pytest.approx(expected, rel=1e-3, abs=1e-3)
 
 
@@ -97,13 +100,64 @@ def test_ranks_of_the_parts_are_added():
     assert torch.equal(familiar.alike({"density": asked["density"]}), only)
 
 
+def test_weighted_parts_by_plain_loops():
+    values = {"density": torch.tensor([1.0, 2.0, 3.0, 4.0]), "lead": torch.tensor([4.0, 3.0, 9.0, 1.0])}
+    familiar = Familiar(values, ("density", "lead"), weights=(0.5, 2.0))
+    asked = {"density": torch.tensor([2.5, 4.0]), "lead": torch.tensor([3.5, 9.0])}
+
+    def familiarity(density, lead):
+        total = 0.0
+        for name, weight, value in (("density", 0.5, density), ("lead", 2.0, lead)):
+            usual = [float(v) for v in values[name]]
+            mean = sum(usual) / 4
+            total += weight * (value - mean) / math.sqrt(sum((u - mean) ** 2 for u in usual) / 4)
+        return total
+
+    usual = [familiarity(float(a), float(b)) for a, b in zip(*values.values())]
+    for i, share in enumerate(familiar.alike(asked).tolist()):
+        own = familiarity(float(asked["density"][i]), float(asked["lead"][i]))
+        assert share == pytest.approx(1 - sum(u >= own for u in usual) / 5)
+    # Where a measure was not taken, the weights say nothing of the others.
+    only = Familiar(values, ("density",)).alike({"density": asked["density"]})
+    assert torch.equal(familiar.alike({"density": asked["density"]}), only)
+    assert Familiar.read(familiar.tensors(), familiar.settings()).weights == (0.5, 2.0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_other_weights_tell_better(seed):
+    """The convex loss by plain loops: no step that keeps the weights from being negative lowers it."""
+    generator = torch.Generator().manual_seed(seed)
+    y = (torch.arange(60) % 3 == 0).double()
+    x = torch.randn(60, 3, generator=generator).double() + y[:, None] * torch.tensor([1.0, 0.3, -1.0])
+    found = logistic_weights(x, y, torch.full((3,), 0.5).double())
+    assert float(found.min()) >= 0 and float(found[2]) == 0
+
+    def loss(weights):
+        def at(bias):
+            total = 0.0
+            for row, label in zip(x.tolist(), y.tolist()):
+                told = sum(w * v for w, v in zip(weights, row)) + bias
+                count = 60 * 0.5 / (20 if label else 40)
+                total += count * math.log1p(math.exp(-told if label else told))
+            return total + PRIOR / 2 * sum((w - 0.5) ** 2 for w in weights) + 5e-7 * bias**2
+
+        return min(at(bias / 50) for bias in range(-150, 150))
+
+    least = loss(found.tolist())
+    for place in range(3):
+        for step in (-0.1, 0.1):
+            other = found.tolist()
+            other[place] += step
+            assert other[place] < 0 or loss(other) >= least - 1e-4
+
+
 def test_distances_in_the_space_are_mahalanobis_distances():
     """Between class means, where the space leaves nothing out, under the shrunk spread, in float64."""
     features, labels = clusters(classes=5, channels=9)
     x = features.double()
     means = torch.stack([x[labels == c].mean(0) for c in range(5)])
     spread = sum(torch.outer(row - means[c], row - means[c]) for row, c in zip(x, labels.tolist())) / len(x)
-    spread += 3.0 * spread.diagonal().mean() * torch.eye(9)
+    spread += spread.diagonal().mean() * torch.eye(9)
     inverse = torch.linalg.inv(spread.double())
     space = fit_space(features, labels)
     places = space.coordinates(means.float())
@@ -128,8 +182,7 @@ def test_pretended_unknowns_choose_parts_that_tell_real_ones_apart():
     classes = as_classes(features[known & ~new], labels[known & ~new])
     familiar, coordinates = learn_familiar(classes, features[known & ~new], 3.0, None)
     model = Classes(**{**vars(classes), "coordinates": coordinates})
-    from nngk.model.pretend import _measure
-
+    assert min(familiar.weights) >= 0 and max(familiar.weights) > 0
     shares = [
         familiar.alike(_measure(model, 3.0, None, features[rows], familiar.space.coordinates(features[rows])))
         for rows in (known & new, unknown)
@@ -210,6 +263,12 @@ def test_calibration_leaves_out_what_the_model_holds():
 def test_what_cannot_be_familiar(values, parts, message):
     with pytest.raises(InputError, match=message):
         Familiar(values, parts)
+
+
+@pytest.mark.parametrize("weights", [(), (1.0, 2.0), (math.nan,), ("much",)])
+def test_what_cannot_be_weights(weights):
+    with pytest.raises(InputError, match="one number per part"):
+        Familiar({"density": torch.zeros(3)}, weights=weights)
 
 
 def test_a_space_must_have_an_origin():

@@ -1,25 +1,31 @@
 """How much the centres of a new class should weigh, and what they take from the classes around them."""
 
+import math
+
 import torch
 from torch import Tensor
 
 from nngk.kernel.formulas import log_kernels, squared_distances
 from nngk.kernel.predict import answer
-from nngk.model.classes import Classes
+from nngk.model.classes import Classes, drawn_together
 from nngk.search import Engine
 
+# How far a new class's weight goes from what serves all images to what an average class has: at half way five new birds
+# cost the known ones more than a point.
+BOLDNESS = 1 / 3
 LIMIT = 50.0  # of a log weight: beyond it nothing changes any more
 
 
 def added_log_weight(
     engine: Engine, centres: Tensor, theta: Tensor, sigma: float, rows: Tensor, k: int, usual: float
 ) -> float:
-    """Return θ of the new centres ``rows`` (n, dim) of one class that lowers the leave-one-out loss most.
+    """Return θ of the new centres of one class, whose images are ``rows`` (n, dim).
 
-    The loss is summed over the new images, each left out in turn, and over the old ones around them, whose class the
-    new one may take from them; one number is solved for, and nothing else changes. It is never lower than the ``usual``
-    weight of a class: the old images are many, and would silence a class that was shown in a few. A single image leaves
-    none to recognise it by and has the usual weight.
+    It lies between two numbers. One has the least leave-one-out loss, summed over the new images, each left out
+    in turn, and over the old ones around them, whose class the new one may take from them: it is fair to every image,
+    and the old images are many, so that it would silence a class that was shown in a few. The other is the ``usual``
+    weight of a class, which is fair to every class. A single image leaves none to recognise it by: its class has the
+    usual weight. ``centres`` are the positions of the old kernels; the new ones are drawn together.
     """
     if len(rows) < 2 or not len(centres):
         return usual
@@ -27,12 +33,23 @@ def added_log_weight(
     squared, found = engine.search(rows, k)
     near = found[found >= 0].unique().to(centres.device)
     rivals = _log_sums(squared, sigma, theta[found.clamp(min=0)])  # what the old centres say at each new image
-    others = ~torch.eye(len(rows), dtype=torch.bool, device=rows.device)
-    between = torch.cdist(rows.double(), rows.double()).square().masked_fill(~others, torch.inf)
-    own = _log_sums(between, sigma)  # what the other new images say there, at weight one
-    reached = _log_sums(torch.cdist(centres[near].double(), rows.double()).square(), sigma)
+    reached = _log_sums(_squared(centres[near], drawn_together(rows)), sigma)
     held = _held(engine, centres, theta, sigma, near, k)
-    return max(balanced_weight(own, rivals, reached, held), usual)
+    balanced = balanced_weight(_own(rows, sigma), rivals, reached, held)
+    return balanced + (usual - balanced) * BOLDNESS
+
+
+def _own(rows: Tensor, sigma: float) -> Tensor:
+    """Return what the kernels of the other new images say at each, at weight one and as if there were as many."""
+    n, said = len(rows), []
+    for i in range(n):
+        others = torch.cat([rows[:i], rows[i + 1 :]])
+        said.append(_log_sums(_squared(rows[i : i + 1], drawn_together(others)), sigma))
+    return torch.cat(said) + math.log(n / (n - 1))
+
+
+def _squared(x: Tensor, y: Tensor) -> Tensor:
+    return torch.cdist(x.double(), y.double()).square()
 
 
 def balanced_weight(own: Tensor, rivals: Tensor, reached: Tensor, held: Tensor) -> float:
@@ -74,7 +91,7 @@ def taken_over(before: Classes, after: Classes, name: str, sigma: float, k: int 
         return {}
     label, many = after.names.index(name), k or len(after.centres)
     shown = after.centres[len(before.centres) :]
-    near = before.engine.search(shown, min(many, len(before.centres)))[1]
+    near = before.kernels.search(shown, min(many, len(before.centres)))[1]
     asked = near[near >= 0].unique().to(before.labels.device)
     asked = asked[before.labels[asked] != label]
     answers = [_left_out(classes, asked, sigma, many) for classes in (before, after)]
@@ -86,7 +103,7 @@ def taken_over(before: Classes, after: Classes, name: str, sigma: float, k: int 
 
 def _left_out(known: Classes, asked: Tensor, sigma: float, k: int) -> Tensor:
     """Return the label that the other centres give each of the ``asked`` ones."""
-    found = known.engine.search(known.centres[asked], min(k + 1, len(known.centres)))[1].to(asked.device)
+    found = known.kernels.search(known.centres[asked], min(k + 1, len(known.centres)))[1].to(asked.device)
     found = found.masked_fill(found == asked[:, None], -1)
-    squared = squared_distances(known.centres[asked], known.centres, found)
+    squared = squared_distances(known.centres[asked], known.positions, found)
     return answer(squared, found, known.labels, known.theta, sigma, len(known.names)).log_probabilities.argmax(1)

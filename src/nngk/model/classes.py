@@ -12,6 +12,8 @@ from torch import Tensor
 from nngk.errors import InputError
 from nngk.search import Exact
 
+FEW = 5  # images of a new class that are so few that half of the place of each is chance
+
 
 @dataclass(frozen=True)
 class Classes:
@@ -28,6 +30,7 @@ class Classes:
     softmax: dict[str, Tensor] | None = None  # 'weight' (c, dim), 'bias' (c,), 'scale' of the first c classes
     coordinates: Tensor | None = None  # (m, d), of each centre's image in the space of the network's own features
     thumbnails: list[bytes] | None = None  # m small JPEGs, some perhaps empty
+    added: Tensor | None = None  # (m,), which centres came without training; None: none did
 
     def __post_init__(self) -> None:
         m, classes = len(self.sources), len(self.names)
@@ -50,11 +53,29 @@ class Classes:
             require_numbers("coordinates", self.coordinates, (m, None))
         if self.thumbnails is not None and len(self.thumbnails) != m:
             raise InputError(f"The thumbnails must be {m}, one for each centre; got {len(self.thumbnails)}.")
+        if self.added is not None and (self.added.dtype != torch.bool or self.added.shape != (m,)):
+            raise InputError(f"Which centres were added must be {m} marks (bool); got {self.added.dtype}.")
 
     @cached_property
     def engine(self) -> Exact:
-        """Return the search among the centres."""
+        """Return the search among the images that the centres are made of."""
         return Exact(self.centres)
+
+    @cached_property
+    def positions(self) -> Tensor:
+        """Return where the kernels stand (m, dim): at their images, or drawn together where a class was added."""
+        if self.added is None or not bool(self.added.any()):
+            return self.centres
+        positions = self.centres.clone()
+        for label in self.labels[self.added].unique().tolist():
+            rows = self.added & (self.labels == label)
+            positions[rows] = drawn_together(self.centres[rows])
+        return positions
+
+    @cached_property
+    def kernels(self) -> Exact:
+        """Return the search among the positions of the kernels."""
+        return self.engine if self.positions is self.centres else Exact(self.positions)
 
     @cached_property
     def class_means(self) -> Tensor | None:
@@ -69,6 +90,18 @@ class Classes:
     def of(self, name: str) -> Tensor:
         """Return which centres belong to the class ``name``, as a mask (m,)."""
         return self.labels == self.names.index(name)
+
+
+def drawn_together(rows: Tensor) -> Tensor:
+    """Return where the kernels of a class stand that was shown in a few images ``rows`` (n, dim).
+
+    A new image of the class is nearer to the mean of those shown than to any of them: each moves towards it, half of
+    the way where there are five, and less where there are more.
+
+    >>> drawn_together(torch.tensor([[0.0], [4.0], [4.0], [6.0], [6.0]])).flatten().tolist()
+    [2.0, 4.0, 4.0, 5.0, 5.0]
+    """
+    return rows + (rows.mean(0, keepdim=True) - rows) * FEW / (FEW + len(rows))
 
 
 def with_images(
@@ -102,6 +135,7 @@ def with_images(
         softmax,
         _joined(known.coordinates, coordinates),
         None if known.thumbnails is None else known.thumbnails + (thumbnails or [b""] * len(rows)),
+        torch.cat([_added(known), _added(known).new_full((len(rows),), _comes_untrained(known, name))]),
     )
 
 
@@ -131,8 +165,10 @@ def merged(known: Classes, name: str, into: str) -> Classes:
     gone, kept = known.names.index(name), known.names.index(into)
     labels = known.labels.masked_fill(known.labels == gone, kept)
     names = known.names[:gone] + known.names[gone + 1 :]
+    # Two classes that were shown apart have no mean in common: their kernels stand at their images.
+    added = None if known.added is None else known.added & (labels != kept)
     # A softmax layer has no row for both together: from now on the kernels answer.
-    return replace(known, names=names, labels=labels - (labels > gone).long(), softmax=None)
+    return replace(known, names=names, labels=labels - (labels > gone).long(), softmax=None, added=added)
 
 
 def require_class(known: Collection[str], name: str) -> None:
@@ -188,6 +224,7 @@ def keeping(known: Classes, kept: Tensor) -> Classes:
         thumbnails=None
         if known.thumbnails is None
         else [small for small, keep in zip(known.thumbnails, kept.tolist()) if keep],
+        added=None if known.added is None else known.added[kept],
     )
 
 
@@ -206,6 +243,15 @@ def usual_weight(known: Classes, name: str, count: int) -> float:
 def average_weight(total: float, classes: int, count: int) -> float:
     """Return θ of ``count`` centres that weigh together what a class weighs on average; ``total`` is ln Σ exp θ."""
     return total - math.log(classes * count)
+
+
+def _added(known: Classes) -> Tensor:
+    return torch.zeros_like(known.labels, dtype=torch.bool) if known.added is None else known.added
+
+
+def _comes_untrained(known: Classes, name: str) -> bool:
+    """Return whether new images of a class are all that it is known by: it is new, or all of it was added."""
+    return name not in known.names or bool(_added(known)[known.of(name)].all())
 
 
 def _joined(known: Tensor | None, new: Tensor | None) -> Tensor | None:

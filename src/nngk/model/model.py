@@ -36,6 +36,7 @@ from nngk.model.thumbnails import thumbnail
 from nngk.model.unknown import Familiar, Measured, measured, required_images
 from nngk.networks import EmbeddingNetwork
 from nngk.networks.embed import embed, embed_parts
+from nngk.search import Exact
 
 
 class Model:
@@ -58,6 +59,7 @@ class Model:
         familiar: Familiar | Tensor | None = None,
         coordinates: Tensor | None = None,
         thumbnails: list[bytes] | None = None,
+        added: Tensor | None = None,
         n_neighbours: int | None = 100,
         softmax: dict[str, Tensor] | None = None,
         info: dict[str, Any] | None = None,
@@ -75,6 +77,7 @@ class Model:
             softmax=None if softmax is None else {k: t.detach().to(self.device) for k, t in softmax.items()},
             coordinates=None if coordinates is None else coordinates.detach().to(self.device),
             thumbnails=thumbnails,
+            added=None if added is None else added.to(self.device),
         )
         self.sigma = sigma
         self.familiar = familiar if isinstance(familiar, Familiar) else Familiar.densities(familiar)
@@ -165,6 +168,7 @@ class Model:
                 familiar=Familiar.read(bank, record["unknown"]),
                 coordinates=bank.get("coordinates"),
                 thumbnails=stored.thumbnails,
+                added=bank.get("added"),
                 sigma=record["sigma"],
                 n_neighbours=record["n_neighbours"],
                 class_names=record["class_names"],
@@ -191,6 +195,8 @@ class Model:
         bank |= self.familiar.tensors() | {f"softmax.{key}": t for key, t in (self.softmax or {}).items()}
         if self.classes.coordinates is not None:
             bank["coordinates"] = self.classes.coordinates
+        if self.classes.added is not None:
+            bank["added"] = self.classes.added
         names = ("sigma", "n_neighbours", "class_names", "sources", "info")
         record = {name: getattr(self, name) for name in names} | {"unknown": self.familiar.settings()}
         return storage.Stored(self.network, bank, record, self._seen, self.classes.thumbnails)
@@ -278,23 +284,19 @@ class Model:
         """Return the ``k`` most similar images of the bank for each of the embeddings."""
         self._require_classes()
         k = whole_number("k", k, 1, len(self.centres), "the number of images in the bank")
-        found = self.predict(embeddings, k)
+        found = self._predict(embeddings, k, self.classes.engine)
         names, labels, sources = self.class_names, self.labels, self.sources
         return [evidence_at(found, i, range(k), names, labels, sources) for i in range(len(embeddings))]
 
     def predict(self, embeddings: Tensor, k: int | None = None) -> Prediction:
         """Return equation 3 for embeddings: log-probabilities, neighbours, shares, densities."""
+        return self._predict(embeddings, k, self.classes.kernels)
+
+    def _predict(self, embeddings: Tensor, k: int | None, engine: Exact) -> Prediction:
         self._require_classes()
         k = whole_number("k", k, 1) if k is not None else self.n_neighbours or len(self.centres)
-        return predict(
-            self._checked(embeddings),
-            self.classes.engine,
-            self.labels,
-            self.theta,
-            self.sigma,
-            k,
-            len(self.class_names),
-        )
+        x = self._checked(embeddings)
+        return predict(x, engine, self.labels, self.theta, self.sigma, k, len(self.class_names))
 
     def _checked(self, embeddings: Tensor) -> Tensor:
         """Return embeddings on the model's device. Raise InputError if they are not finite rows of its dimensions."""
@@ -373,8 +375,9 @@ class Model:
         seen = self.describe(pictures)
         new = torch.zeros(0, dtype=torch.bool)
         if pictures:
-            found = self.predict(seen.embeddings)
-            new = ~coincide(found.squared[:, :1], seen.embeddings).squeeze(1).cpu()
+            self._require_classes()
+            squared, _ = self.classes.engine.search(self._checked(seen.embeddings), 1)
+            new = ~coincide(squared.cpu(), seen.embeddings).squeeze(1)
         if int(new.sum()) < needed:
             held = f"; {int((~new).sum())} more are in the model already" if not new.all() else ""
             raise InputError(
@@ -400,27 +403,38 @@ class Model:
     def add(self, name: str, images: Picture | Sequence[Picture], *, sure: bool = False) -> int:
         """Learn a class by being shown it, at once and without training; return how many images it has now.
 
-        The images' embeddings become centres. A new class weighs what lowers the loss most, of its own images and of
-        those around them (:func:`nngk.model.adding.added_log_weight`). A name that the model knows already gets more
-        images; an image that its class has already is left out. A name that is nearly that of a known class raises
-        InputError unless ``sure``.
+        The images' embeddings become centres, drawn together as long as they are few
+        (:func:`nngk.model.classes.drawn_together`), with the weight of :func:`nngk.model.adding.added_log_weight`. A
+        name that the model knows already gets more images; an image that its class has already is left out. A name that
+        is nearly that of a known class raises InputError unless ``sure``.
         """
         pictures, seen = self.shown(self.class_names, name, images, sure)
+        sources = [name_of(picture, name, i) for i, picture in enumerate(pictures)]
+        small = None if self.classes.thumbnails is None else [thumbnail(picture) for picture in pictures]
+        return self.learn(name, seen, sources, small)
+
+    def learn(
+        self, name: str, seen: Described, sources: Sequence[str], thumbnails: Sequence[bytes] | None = None
+    ) -> int:
+        """Learn a class as :meth:`add` does, from images that are described already; return how many it has now."""
         rows = seen.embeddings.to(self.device, self.centres.dtype)
+        if not torch.isfinite(rows).all():
+            raise InputError(
+                f"The embeddings of the images for '{name}' are NaN or infinite; the model may be damaged."
+            )
         chosen = first_of_each(self.classes, name, rows)
         if not len(chosen):
             raise InputError(f"Every image given for '{name}' is in the model already.")
-        sources = [name_of(pictures[i], name, i) for i in chosen.tolist()]
         space, rows = self.familiar.space, rows[chosen]
         coordinates = None if space is None else space.coordinates(seen.features[chosen.to(seen.features.device)])
         k = self.n_neighbours or len(self.centres)
-        small = None
-        if self.classes.thumbnails is not None:
-            small = [thumbnail(pictures[i]) for i in chosen.tolist()]
         weight = usual_weight(self.classes, name, len(rows))
         if name not in self.class_names:
-            weight = added_log_weight(self.classes.engine, self.centres, self.theta, self.sigma, rows, k, weight)
-        self.classes = with_images(self.classes, name, rows, sources, coordinates, weight, small)
+            kernels, positions = self.classes.kernels, self.classes.positions
+            weight = added_log_weight(kernels, positions, self.theta, self.sigma, rows, k, weight)
+        kept = [sources[i] for i in chosen.tolist()]
+        small = None if thumbnails is None else [thumbnails[i] for i in chosen.tolist()]
+        self.classes = with_images(self.classes, name, rows, kept, coordinates, weight, small)
         return int(self.classes.of(name).sum())
 
     def shown(

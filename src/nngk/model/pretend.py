@@ -8,25 +8,18 @@ from torch import Tensor
 
 from nngk.defaults import FALSE_ALARMS
 from nngk.kernel.predict import predictions
-from nngk.metrics import auroc
 from nngk.model.classes import Classes, keeping
 from nngk.model.features import Described
 from nngk.model.space import Space, fit_space, spread_over
-from nngk.model.unknown import Familiar, Measured, measured, required_images
+from nngk.model.unknown import Familiar, Measured, deviations, measured, required_images
 
-# The first stands where the others are not clearly better, or where there are too few classes to tell. The density and
-# the odds in the embedding are none of them: a trained embedding has seen the pretended unknowns.
-CANDIDATES: tuple[tuple[str, ...], ...] = (
-    ("closeness", "contrast", "lead"),
-    ("closeness",),
-    ("closeness", "contrast"),
-    ("closeness", "lead"),
-    ("contrast", "lead"),
-    ("lead",),
-)
-CLEARLY = 0.005  # of AUROC
+# The density and the odds in the embedding are none of them: a trained embedding has seen the pretended unknowns.
+PARTS = ("closeness", "contrast", "lead", "certainty", "gap")
+USUAL = 0.5  # the weight of each, where there are too few classes to learn from
+PRIOR = 3.0  # how strongly the weights are held to it: as so many images would
 FOLDS = 5
 ASKED = 2_000  # images of each kind that a fold asks about at most
+BOUND = 10.0  # deviations: what is stranger still says no more
 BLOCK = 1 << 24  # elements of one block of images by neighbours
 
 Fold = tuple[Measured, Measured]  # measures of images of known classes, and of pretended unknowns
@@ -43,7 +36,7 @@ def learn_familiar(
     """Return what is familiar to a model with these classes, and the coordinates (m, d) of their images.
 
     ``features`` (m, channels) are those of the centres' images. Folds of the classes pretend to be unknown: the
-    measures that tell them apart best are chosen. ``new`` are images of the known classes that are not among the
+    measures get the weights that tell them apart best. ``new`` are images of the known classes that are not among the
     centres: their values are the familiar ones. Where there are too few, images that the folds left out stand for them.
     """
     folds = list(_pretend(known, features, sigma, k))
@@ -52,24 +45,60 @@ def learn_familiar(
         values = _measure(here, sigma, k, new.embeddings, None if space is None else space.coordinates(new.features))
     else:
         values = _joined([usual for usual, _ in folds]) if folds else {"density": torch.empty(0)}
-    candidates = [parts for parts in CANDIDATES if all(part in values for part in parts)]
-    parts = _best_parts(candidates, folds) if candidates else ("density",)
-    return Familiar({name: value.cpu() for name, value in values.items()}, parts, false_alarms, space), here.coordinates
+    values = {name: value.cpu() for name, value in values.items()}
+    if not all(part in values for part in PARTS):
+        return Familiar(values, false_alarms=false_alarms, space=space), here.coordinates
+    return Familiar(values, PARTS, false_alarms, space, _learnt_weights(folds)), here.coordinates
 
 
-def _best_parts(candidates: list[tuple[str, ...]], folds: list[Fold]) -> tuple[str, ...]:
-    """Return the measures whose added ranks tell pretended unknowns from known images best, over all folds."""
-    told = []
+def _learnt_weights(folds: list[Fold]) -> tuple[float, ...]:
+    """Return the weights that tell pretended unknowns from known images best, over all folds."""
+    rows, unknown = [], []
     for usual, strange in folds:
-        if len(strange["density"]) and all(part in usual for parts in candidates for part in parts):
-            reference = {name: value.cpu() for name, value in usual.items()}
-            scores = [Familiar(reference, parts) for parts in candidates]
-            told.append([auroc(-score.alike(usual), -score.alike(strange)) for score in scores])
-    if not told:
-        return candidates[0]
-    means = torch.tensor(told).mean(0)
-    best = int(means.argmax())
-    return candidates[best if means[best] > means[0] + CLEARLY else 0]
+        if all(part in kind for part in PARTS for kind in (usual, strange)) and len(strange["density"]):
+            for which, kind in enumerate((usual, strange)):
+                rows.append(deviations(usual, kind, PARTS))
+                unknown.append(torch.full((len(rows[-1]),), float(which), dtype=torch.float64))
+    start = torch.full((len(PARTS),), USUAL, dtype=torch.float64)
+    found = logistic_weights(torch.cat(rows), torch.cat(unknown), start) if rows else start
+    return tuple(round(w, 6) for w in found.tolist())
+
+
+def logistic_weights(x: Tensor, y: Tensor, usual: Tensor, steps: int = 20) -> Tensor:
+    """Return the weights (d,) of a logistic regression of ``y`` (n,), 0 or 1, on ``x`` (n, d), by Newton's method.
+
+    Zeros and ones count the same in all, however many there are. The weights are held to the ``usual`` ones and none is
+    negative, so that what looks stranger by one measure is never more familiar for it: those that would be are zero.
+
+    >>> x = torch.tensor([[0.0, 3.0], [1.0, 2.0], [2.0, 1.0], [3.0, 0.0]]).double().repeat(50, 1)
+    >>> y = torch.tensor([0.0, 0.0, 1.0, 1.0]).double().repeat(50)
+    >>> weights = logistic_weights(x, y, torch.ones(2).double())
+    >>> bool(weights[0] > 1), float(weights[1])
+    (True, 0.0)
+    """
+    counts = torch.where(y > 0, 0.5 / y.sum(), 0.5 / (1 - y).sum()) * len(y)
+    x = torch.cat([x.clamp(-BOUND, BOUND), x.new_ones(len(x), 1)], 1)
+    start = torch.cat([usual, usual.new_zeros(1)])
+    prior = torch.cat([torch.full_like(usual, PRIOR), usual.new_full((1,), 1e-6)])
+    free = torch.ones(len(start), dtype=torch.bool, device=x.device)
+
+    def loss(w: Tensor) -> Tensor:
+        told = torch.nn.functional.softplus(torch.where(y > 0, -1.0, 1.0) * (x @ w))
+        return (counts * told).sum() + (prior * (w - start).square()).sum() / 2
+
+    while True:
+        w = start * free
+        for _ in range(steps):
+            p = torch.sigmoid(x @ w)
+            slope = x.T @ (counts * (p - y)) + prior * (w - start)
+            curvature = (x.T * (counts * p * (1 - p))) @ x + prior.diag()
+            step = torch.zeros_like(w)
+            step[free] = torch.linalg.solve(curvature[free][:, free], slope[free])
+            sizes = 0.5 ** torch.arange(30)  # where the loss is far from a parabola, a whole step leads astray
+            w = w - step * next((float(size) for size in sizes if loss(w - step * size) <= loss(w)), 0.0)
+        if bool((w[:-1] >= 0).all()):
+            return w[:-1]
+        free[w[:-1].argmin()] = False
 
 
 def _pretend(known: Classes, features: Tensor, sigma: float, k: int | None) -> Iterator[Fold]:
@@ -110,7 +139,7 @@ def _measure(known: Classes, sigma: float, k: int | None, embeddings: Tensor, co
     many, classes = max(1, BLOCK // k), len(known.names)
     places = [None] * len(embeddings) if coordinates is None else coordinates.split(many)
     found = predictions(
-        embeddings.to(known.centres), known.engine, known.labels, known.theta, sigma, k, classes, chunk=many
+        embeddings.to(known.centres), known.kernels, known.labels, known.theta, sigma, k, classes, chunk=many
     )
     return _joined([measured(part, known.class_means, place) for part, place in zip(found, places)])
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# What the spread within classes is rounded by: as much again as its mean, three times, in every direction.
-SHRINKAGE = 3.0
+# What the spread within classes is rounded by: as much again as its mean in every direction.
+SHRINKAGE = 1.0
 # Directions at least: the few in which few classes differ say little about what is unlike all of them.
 FEWEST = 32
 REST = 0.7  # what the directions in which classes do not differ count for

@@ -83,6 +83,7 @@ class _Info(Struct):
 class _Unknown(Struct, forbid_unknown_fields=True):
     parts: list[str]
     false_alarms: float
+    weights: list[float] | None = None  # None: a folder from before there were any
 
 
 class _Record(Struct, forbid_unknown_fields=True):

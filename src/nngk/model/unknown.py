@@ -8,14 +8,19 @@ and, in a space of the network's own features (``nngk.model.space``),
 
 - ``closeness``: minus its distance from the nearest class mean;
 - ``contrast``: minus the square of that distance, for its distance from the middle of all images;
-- ``lead``: the logarithm of the odds for the class of the nearest mean, each mean with a kernel of its own.
+- ``lead``: the logarithm of the odds for the class of the nearest mean, each mean with a kernel of its own;
+- ``certainty``: the logarithm of the largest probability, a softmax over the cosines with the class means, as seen
+  from the middle of all images;
+- ``gap``: by how much the largest of those cosines exceeds the next one.
 
-Each that counts is compared with its values at images of known classes, and the ranks are added. What comes out is
-said as the share of images of known classes that look at least as strange; below the share of false alarms that is
-accepted, the answer is 'unknown'.
+Those that count are brought to one scale by their values at images of known classes, and added with weights that were
+learnt; in older models without weights, their ranks among those values are added. What comes out is said as the share
+of images of known classes that look at least as strange; below the share of false alarms that is accepted, the answer
+is 'unknown'.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,8 +33,9 @@ from nngk.kernel.predict import Prediction
 from nngk.model.classes import require_numbers
 from nngk.model.space import Space
 
-MEASURES = ("density", "closeness", "contrast", "lead")
+MEASURES = ("density", "closeness", "contrast", "lead", "certainty", "gap")
 WIDTH = 2.0  # of the kernels around class means, where the spread within a class is at most 1
+SHARPNESS = 10.0  # of the probabilities that cosines with class means are turned into
 LARGEST_LEAD = 50.0  # beyond it the other classes have no kernel to speak of
 
 Measured = dict[str, Tensor]  # a value for each image and measure
@@ -40,9 +46,10 @@ class Familiar:
     """What images of known classes look like, and which measures count."""
 
     values: Measured  # (n,) of the same n images, for 'density' at least
-    parts: tuple[str, ...] = ("density",)  # the measures whose ranks are added
+    parts: tuple[str, ...] = ("density",)  # the measures that count
     false_alarms: float = FALSE_ALARMS
     space: Space | None = None  # in which classes are close or far
+    weights: tuple[float, ...] | None = None  # of the parts; None: their ranks are added
 
     def __post_init__(self) -> None:
         n = len(self.values.get("density", ()))
@@ -53,6 +60,8 @@ class Familiar:
                 raise InputError(f"The familiar values ({name}) must be a vector of {n} numbers without NaN.")
         if "density" not in self.values or not self.parts or any(part not in self.values for part in self.parts):
             raise InputError(f"The parts of the unknown score are {self.parts}; known are {', '.join(self.values)}.")
+        if self.weights is not None and not _are_weights(self.weights, len(self.parts)):
+            raise InputError(f"The unknown score has one number per part as its weights; got {self.weights}.")
         required_images(self.false_alarms)
         if self.space is not None:
             require_numbers("directions of the space", self.space.directions, (None, None))
@@ -72,7 +81,9 @@ class Familiar:
             return cls(values)
         has = "space.directions" in tensors
         space = Space(tensors["space.directions"], tensors.get("space.origin", torch.empty(0))) if has else None
-        return cls(values, tuple(settings["parts"]), settings["false_alarms"], space)
+        weights = settings.get("weights")
+        weights = None if weights is None else tuple(weights)
+        return cls(values, tuple(settings["parts"]), settings["false_alarms"], space, weights)
 
     def tensors(self) -> Measured:
         """Return the values and the space under the names that a model's folder has for them."""
@@ -83,7 +94,8 @@ class Familiar:
 
     def settings(self) -> dict[str, Any]:
         """Return the rest, ready for JSON."""
-        return {"parts": list(self.parts), "false_alarms": self.false_alarms}
+        settings = {"parts": list(self.parts), "false_alarms": self.false_alarms}
+        return settings if self.weights is None else settings | {"weights": list(self.weights)}
 
     def alike(self, measured: Measured) -> Tensor:
         """Return the share of images of known classes that look at least as strange as each image measured, (n,).
@@ -91,8 +103,8 @@ class Familiar:
         A measure that is missing, as where no features were given, does not count.
         """
         parts = [part for part in self.parts if part in measured] or ["density"]
-        usual = self._ranks(self.values, parts).neg().sort().values
-        return 1 - strangeness(-self._ranks(measured, parts), usual)
+        together = self._ranks if self.weights is None or len(parts) < len(self.parts) else self._weighted
+        return 1 - strangeness(-together(measured, parts), together(self.values, parts).neg().sort().values)
 
     def score(self, alike: Tensor) -> Tensor:
         """Return the unknown score, from 0 to 1, of such shares: one half where false alarms begin.
@@ -102,9 +114,12 @@ class Familiar:
         """
         return self.false_alarms / (self.false_alarms + alike)
 
-    def _ranks(self, measured: Measured, parts: list[str]) -> Tensor:
+    def _ranks(self, measured: Measured, parts: Sequence[str]) -> Tensor:
         ranks = [strangeness(measured[part].cpu().double(), self.values[part].double().sort().values) for part in parts]
         return torch.stack(ranks).mean(0)
+
+    def _weighted(self, measured: Measured, parts: Sequence[str]) -> Tensor:
+        return deviations(self.values, measured, parts) @ torch.tensor(self.weights, dtype=torch.float64)
 
 
 def required_images(false_alarms: float) -> int:
@@ -118,6 +133,16 @@ def required_images(false_alarms: float) -> int:
     return math.ceil(1 / false_alarms - 1e-9)
 
 
+def deviations(familiar: Measured, measured: Measured, parts: Sequence[str]) -> Tensor:
+    """Return the strangeness (n, parts) by each measure: how many deviations below the mean of the familiar values."""
+    columns = []
+    for part in parts:
+        usual, values = familiar[part].cpu().double(), measured[part].cpu().double()
+        spread = usual.std(correction=0).clamp(min=1e-6) if len(usual) else usual.new_ones(())
+        columns.append((usual.mean() - values) / spread if len(usual) else -values)
+    return torch.stack(columns, 1)
+
+
 def strangeness(value: Tensor, familiar: Tensor) -> Tensor:
     """Return the share of the ``familiar`` values (sorted) that are at least as high as each ``value``.
 
@@ -129,7 +154,7 @@ def strangeness(value: Tensor, familiar: Tensor) -> Tensor:
     n = len(familiar)
     if not n:
         return torch.ones_like(value)
-    share = (n - torch.searchsorted(familiar, value)) / (n + 1)
+    share = (n - torch.searchsorted(familiar, value)).to(value.dtype) / (n + 1)
     # Few images leave large steps: the distance below the lowest tells apart what their number cannot.
     finite = familiar[familiar.isfinite()]
     spread = finite.std(correction=0).clamp(min=1e-6) if len(finite) else familiar.new_ones(())
@@ -147,7 +172,15 @@ def measured(found: Prediction, means: Tensor | None, coordinates: Tensor | None
         values["closeness"] = -nearest
         values["contrast"] = -nearest.square() / x.square().sum(1).clamp(min=1e-12)
         values["lead"] = lead(distances)
+        values |= _directions(x, means)
     return values
+
+
+def _directions(x: Tensor, means: Tensor) -> Measured:
+    """Return how images lie to the class means in direction, as seen from the middle of all images."""
+    cosines = torch.nn.functional.normalize(x) @ torch.nn.functional.normalize(means).T
+    first, second = torch.cat([cosines, cosines.new_full((len(x), 1), -1.0)], 1).topk(2, 1).values.unbind(1)
+    return {"certainty": (SHARPNESS * cosines).log_softmax(1).amax(1), "gap": first - second}
 
 
 def lead(distances: Tensor) -> Tensor:
@@ -160,3 +193,7 @@ def lead(distances: Tensor) -> Tensor:
     nearest = values.argmax(1, keepdim=True)
     others = values.scatter(1, nearest, -torch.inf).logsumexp(1)
     return (values.gather(1, nearest).squeeze(1) - others).clamp(max=LARGEST_LEAD)
+
+
+def _are_weights(weights: Sequence[float], count: int) -> bool:
+    return len(weights) == count and all(isinstance(w, int | float) and math.isfinite(w) for w in weights)

@@ -79,7 +79,8 @@ def still_familiar(measured: Model, model: Model) -> Familiar:
     grown = math.log(len(model.centres) / len(measured.centres))
     values = measured.familiar.values
     values = values | {"density": values["density"] + grown}
-    return replace(model.familiar, values=values, parts=measured.familiar.parts)
+    told = measured.familiar
+    return replace(model.familiar, values=values, parts=told.parts, weights=told.weights)
 
 
 def narrow(run: Run) -> None:

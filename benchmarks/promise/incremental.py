@@ -1,0 +1,138 @@
+"""Does a model learn new classes from five photos each, and do the old ones suffer?
+
+    python benchmarks/promise/incremental.py --data DIR [--protocols sessions similar] [--seeds 0 1 2]
+
+Protocol 'sessions' is few-shot class-incremental learning on CUB-200: the first 100 classes are trained on, then come
+ten sessions with ten classes of five photos each, and after each session the test images of all classes so far are
+asked about. Protocol 'similar' adds five classes that look alike, one drawn by chance and the four with the nearest
+class means, to a model of all others, on every dataset; the most that the old classes may lose is one point.
+
+Every method reads the same features of EfficientNet-Lite0. Ours is 'nngk train' and then 'nngk add'. The others are the
+nearest class mean by cosine, that in the embedding of our model, and logistic regression refitted on everything after
+every session (its C by cross-validation on the first classes). Rows: results/promise_incremental.csv.
+"""
+
+from argparse import Namespace
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from cached import Cached, all_cached, promise_options
+from logistic import cross_validated, fitted
+from ours import described, trained
+from torch import Tensor
+
+from nngk import Model
+from nngk.experiments.record import append_rows, provenance
+from nngk.model.features import Described, at_one_scale
+
+SHOTS = 5
+BASE, SESSION = 100, 10
+SIMILAR = 5
+
+
+def shown(data: Cached, label: int, seed: int) -> Tensor:
+    """Return the rows of the training images of a class that a session shows."""
+    rows = ((data.y == label) & ~data.is_test).nonzero().flatten()
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(1000 * seed + label))
+    return rows[order[:SHOTS]]
+
+
+def sessions_of(data: Cached) -> list[list[int]]:
+    """Return the classes of each session, the first ones to be trained on."""
+    base, step = (BASE, SESSION) if not data.quick else (max(2, len(data.names) // 2), 1)
+    later = range(base, len(data.names), step)
+    return [list(range(base)), *(list(range(i, min(i + step, len(data.names)))) for i in later)]
+
+
+def similar_of(data: Cached, seed: int) -> list[list[int]]:
+    """Return all classes but five that look alike, and those five."""
+    x = at_one_scale(data.x[~data.is_test])
+    means = F.normalize(class_means(x - x.mean(0), data.y[~data.is_test]))
+    drawn = int(torch.randint(len(means), (1,), generator=torch.Generator().manual_seed(seed)))
+    count = min(SIMILAR, len(means) - 2)
+    new = sorted((means @ means[drawn]).topk(count).indices.tolist())
+    return [[i for i in range(len(means)) if i not in new], new]
+
+
+def class_means(x: Tensor, y: Tensor) -> Tensor:
+    present, which = y.unique(return_inverse=True)
+    return x.new_zeros(len(present), x.shape[1]).index_add_(0, which, x) / torch.bincount(which)[:, None]
+
+
+def by_means(x: Tensor, y: Tensor, asked: Tensor) -> Tensor:
+    """Return the label of the nearest class mean by cosine."""
+    return y.unique()[(F.normalize(asked) @ F.normalize(class_means(x, y)).T).argmax(1)]
+
+
+def answers(data: Cached, classes: list[list[int]], seed: int) -> Iterator[tuple[str, int, Tensor]]:
+    """Yield method, session and the labels that it gives all test images, after every session."""
+    base = torch.isin(data.y, torch.tensor(classes[0]))
+    model = trained(data.select(base), seed, tune=False)
+    rows = (base & ~data.is_test).nonzero().flatten()
+    strength = cross_validated(data.x[rows], data.y[rows].unique(return_inverse=True)[1], seed).strength
+    asked = data.x[data.is_test]
+    seen, scaled = described(model, asked), at_one_scale(data.x)
+    for session, new in enumerate(classes):
+        for label in new if session else []:
+            few = shown(data, label, seed)
+            rows = torch.cat([rows, few])
+            model.learn(data.names[label], described(model, data.x[few]), [str(i) for i in few.tolist()])
+        yield "ours", session, named_by(model, seen, data)
+        y = data.y[rows]
+        yield "class means", session, by_means(scaled[rows], y, scaled[data.is_test])
+        embedded = described(model, data.x[rows]).embeddings
+        yield "class means in our embedding", session, by_means(embedded, y, seen.embeddings)
+        present, which = y.unique(return_inverse=True)
+        refitted = fitted(data.x[rows], which, strength)
+        yield "logistic regression, refitted", session, present[refitted.logits(asked).argmax(1)]
+
+
+def named_by(model: Model, seen: Described, data: Cached) -> Tensor:
+    """Return the labels that a model gives, in the dataset's own order."""
+    places = torch.tensor([data.names.index(name) for name in model.class_names])
+    return places[model.probabilities(seen.embeddings).argmax(1)]
+
+
+def accuracies(labels: Tensor, given: Tensor, classes: list[list[int]], session: int) -> dict[str, float]:
+    """Return the accuracy on all classes so far, on those of the base, on the added ones, and the harmonic mean."""
+    old = torch.isin(labels, torch.tensor(classes[0]))
+    added = torch.tensor([label for new in classes[1 : session + 1] for label in new], dtype=torch.int64)
+    new = torch.isin(labels, added)
+    right = (labels == given).double()
+    values = {"all": float(right[old | new].mean()), "old": float(right[old].mean())}
+    if session:
+        fresh = float(right[new].mean())
+        both = values["old"] + fresh
+        values |= {"new": fresh, "harmonic": 2 * values["old"] * fresh / both if both else 0.0}
+    return values
+
+
+def main() -> None:
+    protocols = {"nargs": "+", "default": ["sessions", "similar"]}
+    given = promise_options(__doc__, "results/promise_incremental.csv", protocols=protocols)
+    with all_cached(given) as datasets:
+        for data in datasets:
+            for protocol in given.protocols:
+                if protocol == "sessions" and data.dataset != "cub200" and not data.quick:
+                    continue
+                for seed in given.seeds:
+                    measure(data, protocol, seed, given)
+
+
+def measure(data: Cached, protocol: str, seed: int, given: Namespace) -> None:
+    """Add the rows of one protocol and seed."""
+    classes = sessions_of(data) if protocol == "sessions" else similar_of(data, seed)
+    truth = data.y[data.is_test]
+    for method, session, labels in answers(data, classes, seed):
+        values = accuracies(truth, labels, classes, session)
+        row = {"protocol": protocol, "dataset": data.dataset, "method": method, "network": data.network, "seed": seed}
+        row |= {"session": session} | dict.fromkeys(("all", "old", "new", "harmonic"), "")
+        row |= {name: round(value, 5) for name, value in values.items()}
+        append_rows(given.out, [row | provenance("cpu", given.commit)])
+        told = "  ".join(f"{name} {value:.2%}" for name, value in values.items())
+        print(f"{data.dataset:11} {protocol} {method:30} seed {seed} session {session:2}  {told}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""The baselines of the promise: logistic regression as scikit-learn has it, k-NN and Mahalanobis by plain loops."""
+
+import math
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "promise"
+
+
+@pytest.fixture
+def here(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    yield
+    for name in ("cached", "logistic", "neighbours", "ours", "unknown", "incremental", "tables"):
+        sys.modules.pop(name, None)
+
+
+def clusters(classes=4, each=15, channels=12, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.arange(classes).repeat_interleave(each)
+    means = torch.randn(classes, channels, generator=generator)
+    return means[y] + torch.randn(len(y), channels, generator=generator), y
+
+
+@pytest.mark.parametrize("strength", [0.01, 1.0])
+def test_logistic_regression_is_the_one_of_scikit_learn(here, strength):
+    from logistic import fitted
+    from sklearn.linear_model import LogisticRegression
+
+    x, y = clusters()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        theirs = LogisticRegression(C=strength, tol=1e-8, max_iter=2000).fit(x.double().numpy(), y.numpy())
+    ours = fitted(x, y, strength, steps=500).logits(x).log_softmax(1)
+    expected = theirs.predict_log_proba(x.double().numpy())
+    np.testing.assert_allclose(ours.numpy(), expected, rtol=0.02, atol=0.02)
+
+
+def test_cross_validation_takes_the_strength_with_most_right_answers(here):
+    from logistic import FOLDS, along, cross_validated, dealt
+
+    x, y = clusters(each=9, channels=30)
+    strengths = (0.001, 0.01, 1.0)
+    folds = dealt(y, FOLDS, 3)
+    assert torch.bincount(y * FOLDS + folds).tolist() == [3] * (4 * FOLDS)
+    right = dict.fromkeys(strengths, 0)
+    for fold in range(FOLDS):
+        for found in along(x[folds != fold], y[folds != fold], strengths):
+            right[found.strength] += int((found.logits(x[folds == fold]).argmax(1) == y[folds == fold]).sum())
+    assert right[cross_validated(x, y, 3, strengths).strength] == max(right.values())
+
+
+def test_neighbours_by_plain_loops(here):
+    import neighbours
+
+    x, y = clusters(each=6)
+    near, places = neighbours.nearest(x, x, 4, itself=True)
+    for i, row in enumerate(x):
+        cosines = {j: float(row @ other / row.norm() / other.norm()) for j, other in enumerate(x) if j != i}
+        expected = sorted(cosines, key=cosines.get, reverse=True)[:4]
+        assert places[i].tolist() == expected
+        assert near[i].tolist() == pytest.approx([cosines[j] for j in expected], abs=1e-5)
+    right, k = neighbours.accuracy(x, y, x, y)
+    assert right > 0.5 and k in neighbours.NEIGHBOURS
+
+
+def test_relative_mahalanobis_by_inverses(here):
+    from unknown import mahalanobis
+
+    x, y = clusters(channels=5)
+    asked = torch.randn(6, 5, generator=torch.Generator().manual_seed(9))
+    score, named = mahalanobis(x, y, asked)
+    means = torch.stack([x[y == c].mean(0) for c in range(4)]).double()
+
+    def inverse(rows):
+        spread = rows.T @ rows / len(rows)
+        return torch.linalg.inv(spread + 0.01 * spread.diagonal().mean() * torch.eye(5).double())
+
+    within, overall = inverse(x.double() - means[y]), inverse(x.double() - x.double().mean(0))
+    for i, row in enumerate(asked.double()):
+        each = [float((row - mean) @ within @ (row - mean)) for mean in means]
+        rest = row - x.double().mean(0)
+        assert float(score[i]) == pytest.approx(min(each) - float(rest @ overall @ rest))
+        assert int(named[i]) == int(np.argmin(each))
+
+
+def test_accuracies_of_sessions(here):
+    from incremental import accuracies
+
+    truth, answers = torch.tensor([0, 0, 1, 2, 3]), torch.tensor([0, 2, 1, 2, 3])
+    classes = [[0, 1], [2], [3]]
+    values = accuracies(truth, answers, classes, 1)
+    assert values == pytest.approx({"all": 3 / 4, "old": 2 / 3, "new": 1.0, "harmonic": 4 / 5})
+    assert accuracies(truth, answers, classes, 0) == pytest.approx({"all": 2 / 3, "old": 2 / 3})
+    nothing = accuracies(truth, torch.full((5,), 9), classes, 2)
+    assert nothing["harmonic"] == 0 and not math.isnan(nothing["new"])
+
+
+def test_a_table_has_means_over_seeds(here):
+    from tables import table
+
+    rows = [
+        {"method": method, "dataset": dataset, "auroc": value}
+        for method, dataset, value in [
+            ("ours", "a", "0.5"),
+            ("ours", "a", "0.7"),
+            ("ours", "b", "1"),
+            ("theirs", "b", ""),
+        ]
+    ]
+    lines = ["| method | a | b | mean |", "|---|---|---|---|", "| ours | 60.0 ± 10.0 | 100.0 ± 0.0 | 80.0 |"]
+    assert table(rows, "auroc", "dataset").splitlines() == lines
