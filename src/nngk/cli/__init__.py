@@ -26,6 +26,12 @@ COMMANDS = {
     "merge": ("nngk.cli.change_model", "Make two classes of a model one."),
     "remove": ("nngk.cli.change_model", "Make a model forget a class."),
     "calibrate": ("nngk.cli.change_model", "Set where a model's answer becomes 'unknown', from your own photos."),
+    "audit": (
+        "nngk.cli.inspect_model",
+        "Find wrong labels, duplicates, confused classes and useless centres of a model.",
+    ),
+    "explain": ("nngk.cli.inspect_model", "Write a page that says why a model answers as it does about an image."),
+    "export": ("nngk.cli.inspect_model", "Write a model for other programs: ONNX, faiss or NumPy."),
     "serve": ("nngk.cli.serve", "Serve a model over HTTP: a page for people and an API for programs."),
     "data": ("nngk.cli.data", "Check, download and pack datasets."),
     "networks": ("nngk.cli.list_choices", "List the networks and where their weights come from."),

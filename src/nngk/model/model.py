@@ -235,7 +235,7 @@ class Model:
     def search(self, images: Sequence[Picture], k: int = 10) -> list[list[Evidence]]: ...
     def search(self, images: Picture | Sequence[Picture], k: int = 10) -> list[Evidence] | list[list[Evidence]]:
         """Return the ``k`` most similar images of the bank, nearest first."""
-        self._require_classes()
+        self.require_classes()
         k = whole_number("k", k, 1, len(self.centres), "the number of images in the bank")
         pictures, single = as_list(images)
         if not pictures:
@@ -246,7 +246,7 @@ class Model:
 
     def predict(self, embeddings: Tensor, k: int | None = None) -> Prediction:
         """Return equation 3 for embeddings: log-probabilities, neighbours, shares, densities."""
-        self._require_classes()
+        self.require_classes()
         k = whole_number("k", k, 1) if k is not None else self.n_neighbours or len(self.centres)
         return predict(
             self._checked(embeddings),
@@ -270,7 +270,8 @@ class Model:
             raise InputError(f"The embeddings hold NaN or infinity, first in row {int(bad[0])}.")
         return x
 
-    def _require_classes(self) -> None:
+    def require_classes(self) -> None:
+        """Raise InputError if the model has no image to answer by."""
         if not len(self.centres):
             raise InputError("The model knows no class: add one with add(name, images).")
 

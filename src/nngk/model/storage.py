@@ -1,4 +1,4 @@
-"""A model's folder: ``model.json``, ``network-….safetensors``, ``bank-….safetensors``.
+"""A model's folder: ``model.json``, ``network-….safetensors``, ``bank-….safetensors``, and a card for people.
 
 The JSON names the tensor files and their checksums and is renamed into place last, so a reader sees the old model or
 the new one, never a mixture, and a damaged file is refused. Writers take turns; one that would undo what another has
@@ -30,6 +30,7 @@ from nngk.files import (
     write_named_tensors,
     write_record,
 )
+from nngk.model.card import CARD, write_card
 from nngk.networks import EmbeddingNetwork
 
 FORMAT = 3  # 1 had no checksum of its own, 2 measured the unknown by the density alone
@@ -142,7 +143,7 @@ def changing(folder: Path) -> Iterator[tuple[Stored, Callable[[Stored], Seen]]]:
 
 
 def _write(folder: Path, stored: Stored) -> Seen:
-    clear_leftovers(folder, RECORD, "network", "bank")
+    clear_leftovers(folder, RECORD, CARD, "network", "bank")
     files = {}
     for kind, tensors in (("network", stored.network.state_dict()), ("bank", stored.bank)):
         name, digest = write_named_tensors(folder, kind, tensors)
@@ -155,6 +156,7 @@ def _write(folder: Path, stored: Stored) -> Seen:
         if old.name not in current:
             with suppress(OSError):  # the new model is in place: what cannot be removed now, the next writer removes
                 old.unlink()
+    write_card(folder, record, stored.bank)
     return {folder.resolve(): written}
 
 
