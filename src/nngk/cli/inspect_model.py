@@ -198,7 +198,10 @@ def explain_command(
     help="Write the network (onnx), the centres as an index (faiss), or the centres, labels, weights and σ (npz).",
 )
 @click.option(
-    "--out", metavar="FILE", type=folder_or_file, help="Write here.  [default: the model's name, in this folder]"
+    "--out",
+    metavar="FILE",
+    type=folder_or_file,
+    help="Write the file here.  [default: the model's name, in this folder]",
 )
 @click.option("--force", is_flag=True, help="Replace a file that is there.")
 @json_option
