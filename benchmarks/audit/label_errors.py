@@ -1,6 +1,6 @@
 """Are planted label errors found at least as well as by a softmax's loss and by cleanlab's confident learning?
 
-    python benchmarks/audit/label_errors.py --data DIR [--datasets flowers102 cars196] [--seeds 3]
+    python benchmarks/audit/label_errors.py --data DIR [--datasets flowers102 cars196] [--seeds 0 1 2]
 
 One label in twenty of the training images is replaced by another. All methods read the same features of a frozen
 EfficientNet-Lite0 and rank the images; the figure is the average precision with which the planted errors come first.
@@ -108,13 +108,13 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="The folder that holds the datasets.")
     parser.add_argument("--datasets", nargs="+", default=["flowers102", "cars196"])
     parser.add_argument("--features", type=Path, default=Path("runs/audit"), help="Keep features in this folder.")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     given = benchmark_options(parser)
     for dataset in ["generated"] if given.quick else given.datasets:
         parts = ("train", "val")
         x, labels = generated_features() if given.quick else frozen_features(dataset, given.data, given.features, parts)
         classes = int(labels.max()) + 1
-        for seed in range(1 if given.quick else given.seeds):
+        for seed in given.seeds[:1] if given.quick else given.seeds:
             told, wrong = planted(labels, classes, seed)
             for method, (doubt, seconds, chosen) in doubts(x, told, classes, seed).items():
                 precision = average_precision_score(wrong.numpy(), doubt)
