@@ -19,8 +19,15 @@ export function forgetMap() {
   drawn = null;
 }
 
-export async function openMap(force = false) {
-  if (drawn && !force) return ask();
+let opening = null; // several may ask for the map while it comes
+
+export function openMap() {
+  if (drawn) ask();
+  else opening ??= read().finally(() => { opening = null; });
+  return opening ?? Promise.resolve();
+}
+
+async function read() {
   find("map-words").textContent = "Drawing the map …";
   drawn = await server.map();
   chosen = null;
@@ -60,25 +67,51 @@ function draw() {
     canvas.width = Math.round(width * ratio);
     canvas.height = Math.round(height * ratio);
   }
-  paint.setTransform(ratio, 0, 0, ratio, 0, 0);
-  paint.clearRect(0, 0, width, height);
   const dark = matchMedia("(prefers-color-scheme: dark)").matches;
-  const only = find("map-class").value;
-  const size = Math.max(2, Math.min(7, 2 * Math.sqrt(seen.scale)) * (drawn.labels.length < 2000 ? 1.8 : 1));
-  const inSight = [];
-  groups.forEach((members, label) => {
-    paint.fillStyle = colour(label, dark);
-    paint.globalAlpha = only === "" || Number(only) === label ? 0.85 : 0.08;
-    for (const index of members) {
-      const [x, y] = place(index, width, height);
-      if (x < -SIZE || y < -SIZE || x > width + SIZE || y > height + SIZE) continue;
-      paint.fillRect(x - size / 2, y - size / 2, size, size);
-      if (inSight.length <= THUMBNAILS) inSight.push(index);
-    }
-  });
-  paint.globalAlpha = 1;
+  const inSight = points(ratio, dark);
+  paint.setTransform(ratio, 0, 0, ratio, 0, 0);
   if (inSight.length <= THUMBNAILS) photos(inSight, width, height, dark);
   if (chosen !== null) ring(...place(chosen, width, height), dark);
+}
+
+// Write the points into the pixels themselves, which is many times faster than drawing 50,000 squares.
+function points(ratio, dark) {
+  const [wide, high] = [canvas.width, canvas.height];
+  const image = paint.createImageData(wide, high);
+  const pixels = new Uint32Array(image.data.buffer);
+  const only = find("map-class").value;
+  const size = Math.round(ratio * Math.max(2, Math.min(7, 2 * Math.sqrt(seen.scale)) * (drawn.labels.length < 2000 ? 1.8 : 1)));
+  const side = 0.92 * Math.min(wide, high) * seen.scale;
+  const [left, top] = [wide / 2 - seen.x * side - size / 2, high / 2 - seen.y * side - size / 2];
+  const margin = SIZE * ratio;
+  const inSight = [];
+  groups.forEach((members, label) => {
+    const meant = only === "" || Number(only) === label;
+    const value = pixel(label, dark, meant ? 217 : 24);
+    for (const index of members) {
+      const x = Math.round(left + drawn.x[index] / drawn.side * side);
+      const y = Math.round(top + drawn.y[index] / drawn.side * side);
+      if (x < -margin || y < -margin || x > wide + margin || y > high + margin) continue;
+      if (meant && inSight.length <= THUMBNAILS) inSight.push(index);
+      const [from, to] = [Math.max(0, x), Math.min(wide, x + size)];
+      for (let row = Math.max(0, y); row < Math.min(high, y + size) && from < to; row += 1) pixels.fill(value, row * wide + from, row * wide + to);
+    }
+  });
+  paint.setTransform(1, 0, 0, 1, 0, 0);
+  paint.putImageData(image, 0, 0);
+  return inSight;
+}
+
+// A class's colour as the four bytes of a pixel.
+function pixel(label, dark, alpha) {
+  const [saturation, light] = dark ? [0.65, 0.65] : [0.6, 0.42];
+  const hue = ((label * 137.508) % 360) / 30;
+  const reach = saturation * Math.min(light, 1 - light);
+  const channel = (shift) => {
+    const turn = (shift + hue) % 12;
+    return Math.round(255 * (light - reach * Math.max(-1, Math.min(turn - 3, 9 - turn, 1))));
+  };
+  return ((alpha << 24) | (channel(4) << 16) | (channel(8) << 8) | channel(0)) >>> 0;
 }
 
 function ring(x, y, dark) {
@@ -122,8 +155,9 @@ async function load(places) {
 }
 
 function stale(error) {
-  if (error.status === 409) openMap(true).catch(complain);
-  else complain(error);
+  if (error.status !== 409) return complain(error);
+  drawn = null;
+  return openMap().catch(complain);
 }
 
 function whole() {
