@@ -3,7 +3,7 @@
     python benchmarks/audit/fewer_centres.py --data DIR [--datasets flowers102] [--shares 0.75 0.5 0.25]
 
 The embedding is the discriminant of the frozen features of EfficientNet-Lite0 that 'nngk train' starts from, σ and the
-centres that stay are chosen on the training and validation images, each left out; the test images are looked at once.
+centres that stay are chosen on the centres' own images, each left out; the others are looked at once.
 Beside it the same number of centres is chosen at random. Rows: results/fewer_centres.csv.
 """
 
@@ -54,6 +54,8 @@ def main() -> None:
     parser.add_argument("--datasets", nargs="+", default=["flowers102"])
     parser.add_argument("--features", type=Path, default=Path("runs/audit"), help="Keep features in this folder.")
     parser.add_argument("--shares", type=float, nargs="+", default=[0.75, 0.5, 0.25])
+    parser.add_argument("--centres", nargs="+", default=["train", "val"], help="The parts whose images are centres.")
+    parser.add_argument("--asked", default="test", help="The part that is measured on.")
     given = benchmark_options(parser)
     for dataset in ["generated"] if given.quick else given.datasets:
         if given.quick:
@@ -61,8 +63,8 @@ def main() -> None:
             train = torch.arange(len(x)) % 3 > 0
             (x, y), (new, asked) = (x[train], labels[train]), (x[~train], labels[~train])
         else:
-            x, y = frozen_features(dataset, given.data, given.features, ("train", "val"))
-            new, asked = frozen_features(dataset, given.data, given.features, ("test",))
+            x, y = frozen_features(dataset, given.data, given.features, tuple(given.centres))
+            new, asked = frozen_features(dataset, given.data, given.features, (given.asked,))
         x, new = (layer_norm(rows, rows.shape[1:]) for rows in (x, new))
         directions, middle = discriminant(x, y, min(DIM, x.shape[1])), x.mean(0)
         centres, queries = (normalize((rows - middle) @ directions) for rows in (x, new))
@@ -79,7 +81,12 @@ def main() -> None:
         for method, seed, known in rows:
             right = accuracy(known, sigma, queries, asked)
             row = {"dataset": dataset, "method": method, "seed": seed, "centres": len(known.labels)}
-            row |= {"share": round(len(known.labels) / len(y), 3), "accuracy": round(right, 5), "test_images": len(new)}
+            row |= {
+                "share": round(len(known.labels) / len(y), 3),
+                "accuracy": round(right, 5),
+                "asked": given.asked,
+                "images": len(new),
+            }
             append_rows(given.out, [row | {"sigma": round(sigma, 5)} | provenance("cpu", given.commit)])
             print(f"{dataset:11} {method:10} {len(known.labels):6d} centres  {right:.2%}", flush=True)
 

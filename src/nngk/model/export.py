@@ -24,6 +24,9 @@ BATCHES = (1, 3)  # sizes of the batches that the exported network is checked wi
 class WithPreprocessing(nn.Module):
     """A network that takes pictures as bytes: RGB values from 0 to 255, (B, 3, size, size)."""
 
+    mean: Tensor
+    std: Tensor
+
     def __init__(self, model: Model) -> None:
         super().__init__()
         spec = model.network.input
@@ -46,7 +49,7 @@ def export_onnx(model: Model, path: Path) -> float:
     """
     onnx, runtime = _onnx()
     side = model.network.input.size
-    network = WithPreprocessing(model).to("cpu", memory_format=torch.contiguous_format).eval()
+    network = WithPreprocessing(model).cpu().to(memory_format=torch.contiguous_format).eval()
     pictures = torch.randint(0, 256, (2, 3, side, side), dtype=torch.uint8)
     said = io.StringIO()
     with warnings.catch_warnings(), redirect_stdout(said), _Quiet("torch.onnx", "onnxscript", "onnx_ir"):
@@ -59,7 +62,7 @@ def export_onnx(model: Model, path: Path) -> float:
             dynamic_shapes={"pictures": {0: torch.export.Dim("batch")}},
             dynamo=True,
         )
-    model.network.to(model.device, memory_format=torch.channels_last)
+    model.network.to(model.device).to(memory_format=torch.channels_last)
     if program is None:
         raise InputError(f"The network '{model.network.config['name']}' cannot be written as an ONNX graph.")
     graph = program.model_proto
