@@ -17,14 +17,14 @@ from nngk.web.service import Service
 
 GRID = 10_000  # places on the map are whole numbers up to this
 SHOWN = 100  # findings of each kind
+_PROBLEMS: dict[int | str, dict[str, Any]] = {status: PROBLEMS[status] for status in (422, 503, 504)}
+_PROBLEMS[409] = {"model": Problem, "description": "The model is not what the request takes it for."}
 STALE = "The model was changed since this map was drawn: load it again."
 
 
 def map_routes(service: Service) -> APIRouter:
     """Return the routes /map, /map/photos, /map/near and /audit; what they take long for is computed once a state."""
-    routes = APIRouter(
-        tags=["overview"], responses={s: PROBLEMS[s] for s in (422, 503, 504)} | {409: {"model": Problem}}
-    )
+    routes = APIRouter(tags=["overview"], responses=_PROBLEMS)
     kept: dict[str, tuple[int, Any]] = {}
 
     async def once(what: str, make: Callable[[Snapshot], Any]) -> tuple[Snapshot, Any]:
