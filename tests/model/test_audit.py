@@ -19,7 +19,7 @@ from nngk.cli import cli
 from nngk.model.audit import audit_model
 from nngk.model.classes import Classes
 from nngk.model.left_out import leave_each_out
-from nngk.model.pruning import Lists, pruned
+from nngk.model.pruning import Lists, absorbed, pruned
 from nngk.model.second_look import _Regression, second_look
 from serving import write_model
 from small_models import small_model
@@ -141,6 +141,16 @@ def test_pruning_halves_a_model_without_losing_new_images():
         return float((sums.argmax(1) == new.labels).double().mean())
 
     assert right(half) > right(known) - 0.03
+
+
+def test_a_centre_that_stays_stands_for_the_nearest_of_its_class():
+    rows = torch.tensor([[0.0], [1.0], [10.0], [0.4], [7.0]])
+    theta = torch.tensor([0.0, math.log(3), 0.0, 0.0, 0.0])
+    known = Classes(["a", "b"], rows, torch.tensor([0, 0, 0, 1, 1]), theta, list("12345"), coordinates=10 * rows)
+    kept = absorbed(known, torch.tensor([True, False, True, False, True]))
+    assert torch.allclose(kept.centres.flatten(), torch.tensor([0.75, 10.0, 3.7]))  # one of them three times as heavy
+    assert torch.allclose(kept.theta.exp(), torch.tensor([4.0, 1.0, 2.0])) and kept.sources == ["1", "3", "5"]
+    assert torch.allclose(kept.coordinates, 10 * kept.centres)
 
 
 @pytest.mark.parametrize("count", [0, 7, 37])

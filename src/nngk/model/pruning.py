@@ -1,4 +1,4 @@
-"""Fewer centres that answer as well: those go whose absence the others miss least."""
+"""Fewer centres that answer as well: those go that are missed least, and the others take over what they stood for."""
 
 from dataclasses import dataclass, replace
 
@@ -84,7 +84,8 @@ def class_totals(theta: Tensor, labels: Tensor, classes: int) -> Tensor:
 def pruned(known: Classes, sigma: float, k: int | None, count: int, least: int = 2) -> tuple[Classes, list[Kept]]:
     """Return the classes with ``count`` centres, and the curve on the way there, from all centres down.
 
-    No class is left with fewer than ``least`` centres, or than it has. Raise InputError where that allows no so few.
+    The curve is of the centres as they were; those that are left then move to the mean of the images that they stand
+    for (:func:`absorbed`). No class is left with fewer than ``least`` centres, or than it has. Raise InputError where that allows no so few.
     """
     sizes = torch.bincount(known.labels, minlength=len(known.names))
     fewest = int(sizes.clamp(max=least).sum())
@@ -101,7 +102,41 @@ def pruned(known: Classes, sigma: float, k: int | None, count: int, least: int =
         left = left & ~_least_missed(known.labels, lost, left, goes, least)
         lost, kept = lists.usefulness(left)
         curve.append(kept)
-    return replace(keeping(known, left), theta=lists.theta(left)[left].to(known.theta), softmax=None), curve
+    return absorbed(known, left), curve
+
+
+def absorbed(known: Classes, left: Tensor) -> Classes:
+    """Return the centres that are left (m,), each at the mean of the images of its class that it is nearest to.
+
+    It takes over their weights, so that a class weighs what it did, and stays at unit length where all centres are. A
+    softmax layer does not know of it and goes.
+    """
+    nearest = torch.arange(len(left), device=left.device)
+    for label in known.labels.unique():
+        mine = known.labels == label
+        stays = (mine & left).nonzero().flatten()
+        nearest[mine] = stays[torch.cdist(known.centres[mine], known.centres[stays]).argmin(1)]
+    nearest[left] = left.nonzero().flatten()  # also beside one that is the same
+    weights = (known.theta.double() - known.theta.double().amax()).exp()
+    total = weights.new_zeros(len(left)).index_add_(0, nearest, weights)
+
+    def mean(rows: Tensor) -> Tensor:
+        sums = rows.double().new_zeros(rows.shape).index_add_(0, nearest, rows.double() * weights[:, None])
+        return sums[left] / total[left, None]
+
+    centres, norms = mean(known.centres), known.centres.norm(dim=1)
+    if (norms - 1).abs().max() < 1e-3:
+        centres = torch.nn.functional.normalize(centres)
+    theta = total.log() + known.theta.double().amax()
+    coordinates = None if known.coordinates is None else mean(known.coordinates).to(known.coordinates)
+    kept = keeping(known, left)
+    return replace(
+        kept,
+        centres=centres.to(kept.centres),
+        theta=theta[left].to(kept.theta),
+        coordinates=coordinates,
+        softmax=None,
+    )
 
 
 def _least_missed(labels: Tensor, lost: Tensor, left: Tensor, count: int, least: int) -> Tensor:
