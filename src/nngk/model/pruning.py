@@ -85,7 +85,8 @@ def pruned(known: Classes, sigma: float, k: int | None, count: int, least: int =
     """Return the classes with ``count`` centres, and the curve on the way there, from all centres down.
 
     The curve is of the centres as they were; those that are left then move to the mean of the images that they stand
-    for (:func:`absorbed`). No class is left with fewer than ``least`` centres, or than it has. Raise InputError where that allows no so few.
+    for (:func:`absorbed`). No class is left with fewer than ``least`` centres, or than it has. Raise InputError where
+    that allows no so few.
     """
     sizes = torch.bincount(known.labels, minlength=len(known.names))
     fewest = int(sizes.clamp(max=least).sum())
