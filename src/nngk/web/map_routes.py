@@ -7,7 +7,7 @@ from fastapi import APIRouter, Path, Query
 from starlette.exceptions import HTTPException
 
 from nngk.model.audit import audit_model
-from nngk.model.projection import projected
+from nngk.model.plane import projected
 from nngk.web.photos import photo_id, photo_name
 from nngk.web.questions import PROBLEMS
 from nngk.web.refusals import as_text
