@@ -2,6 +2,7 @@
 
 import torch
 
+from nngk.model.card import CARD
 from nngk.model.features import feature_width
 from nngk.model.model import Model
 from nngk.model.space import Space
@@ -63,5 +64,5 @@ def same(a, b):
 
 
 def visible(folder):
-    """The files of a folder besides the lock of its writers."""
-    return [path for path in folder.iterdir() if path.name != ".lock"]
+    """The files of a folder besides the lock of its writers and the card for people."""
+    return [path for path in folder.iterdir() if path.name not in (".lock", CARD)]

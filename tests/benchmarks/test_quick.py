@@ -22,6 +22,8 @@ needs_core = pytest.mark.skipif(core() is None, reason="the compiled core is not
 
 # Script and task, and the columns that are numbers.
 HERE = [
+    pytest.param("audit/fewer_centres.py", ("accuracy",)),
+    pytest.param("audit/label_errors.py", ("average_precision",)),
     pytest.param("gpu/hardware.py", ("value",)),
     pytest.param("gpu/step_cost.py", ("value",)),
     pytest.param("gpu/refresh_cost.py", ("value",)),

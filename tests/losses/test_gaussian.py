@@ -199,3 +199,15 @@ def test_dropped_centres_are_left_out_in_training_only():
 def test_a_share_of_dropped_centres_that_is_none(drop):
     with pytest.raises(InputError, match="drop must be from 0"):
         GaussianKernelLoss(sigma=1.0, drop=drop)
+
+
+@pytest.mark.parametrize("bank", [False, True])
+def test_the_indices_tuple_of_a_miner_is_refused_and_never_ignored(bank):
+    labels = torch.tensor([0, 0, 1, 1])
+    loss = GaussianKernelLoss(sigma=1.0)
+    if bank:
+        loss = GaussianKernelLoss(CentreBank(labels, dim=2, n_neighbours=2), sigma=1.0)
+        loss.bank.renew(torch.randn(4, 2))
+    triplets = (torch.tensor([0]), torch.tensor([1]), torch.tensor([2]))
+    with pytest.raises(InputError, match="indices_tuple of a miner"):
+        loss(torch.randn(4, 2), labels, triplets)

@@ -64,7 +64,7 @@ def test_killed_at_every_touch_of_the_disk(case, tmp_path):
         act(tmp_path / "m")
     points = [(n, False) for n in range(1, len(touches) + 2)]
     points += [(touch.number, True) for touch in touches if touch.half is not None]
-    assert len(touches) > 15 and len(points) == len(touches) + 4
+    assert len(touches) > 15 and len(points) == len(touches) + 5
     for number, halfway in points:
         place = fresh(folder, tmp_path / "m")
         died = killed(place, lambda place=place: act(place), number, halfway)

@@ -4,11 +4,14 @@ import base64
 import os
 import shutil
 import time
+from pathlib import Path
 
 import pytest
+import torch
 
 from nngk import Model
 from serving import TOKEN, coloured, encoded_png, png, serving
+from small_models import small_model
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or os.environ.get("CHROMIUM")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
@@ -68,12 +71,18 @@ def open_page(chromium, server):
     assert not wrong
 
 
-def until(page, expression, argument=None):
+def until(page, expression, argument=None, patience=20):
     """Wait until an expression holds. Playwright's own way evaluates text inside the page, which its policy forbids."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + patience
     while not page.evaluate(expression, argument):
         assert time.monotonic() < end, (expression, page.inner_text("body"))
         page.wait_for_timeout(30)
+
+
+def shot(page, name):
+    """Keep a picture of the page where NNGK_SCREENSHOTS names a folder."""
+    if os.environ.get("NNGK_SCREENSHOTS"):
+        page.screenshot(path=Path(os.environ["NNGK_SCREENSHOTS"]) / f"{name}.png")
 
 
 def counted(page, selector, wanted):
@@ -301,7 +310,7 @@ def test_on_a_phone_nothing_runs_over_the_side(open_page, scheme):
     assert page.locator("#camera").get_attribute("capture") == "environment"
     ask(page, "yellow", 0)
     page.get_by_role("button", name="This is new: teach it").click()
-    for view in ("#ask", "#classes"):
+    for view in ("#ask", "#classes", "#map", "#audit"):
         page.evaluate("hash => { location.hash = hash }", view)
         until(page, "hash => !document.getElementById('view-' + hash.slice(1)).hidden", view)
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
@@ -314,7 +323,7 @@ def test_names_for_screen_readers(open_page):
     page = open_page()
     ask(page, "red", 300)
     assert page.get_attribute("#verdict", "aria-live") == "polite" and page.get_attribute("#toast", "role") == "status"
-    for view in ("#ask", "#classes"):
+    for view in ("#ask", "#classes", "#map", "#audit"):
         page.evaluate("hash => { location.hash = hash }", view)
         until(page, "hash => !document.getElementById('view-' + hash.slice(1)).hidden", view)
         nameless = """[...document.querySelectorAll('button, input, select, a, img')]
@@ -331,3 +340,124 @@ def test_a_photo_that_is_gone_is_said(open_page, server):
     ask(page, "red", 300)
     until(page, "document.querySelectorAll('#evidence [role=img]').length === 6")
     assert page.inner_text("#evidence .photo") == "File is gone"
+
+
+def mapped(page):
+    page.evaluate("() => { location.hash = '#map' }")
+    until(page, "document.getElementById('map-words').textContent.includes(' image')")
+
+
+def test_the_map_shows_every_image_and_its_neighbours(open_page):
+    page = open_page()
+    mapped(page)
+    assert page.inner_text("#map-words") == "36 images of 3 classes."
+    coloured_pixels = """document.getElementById('map-canvas').getContext('2d').getImageData(0, 0, 900, 500).data
+        .filter((value, place) => place % 4 === 3 && value > 100).length"""
+    until(page, f"{coloured_pixels} > 50")
+    page.focus("#map-canvas")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#map-near h2")
+    label = page.inner_text("#map-near h2")
+    counted(page, "#map-near li", 13)
+    nearest = page.locator("#map-near ul >> nth=1").locator(".name").all_inner_texts()
+    assert nearest[0] == label and page.locator("#map-near img").count() == 13
+    page.get_by_role("button", name="Neighbours of").nth(1).click()  # from one to the next
+    until(page, "document.activeElement.id === 'map-near'")
+    page.get_by_role("button", name="Show all").click()
+    page.wait_for_timeout(200)  # for the frame that it is drawn in
+    before = page.evaluate(coloured_pixels)
+    page.get_by_label("Show one class").select_option("0")
+    until(page, f"{coloured_pixels} < {before}")
+    box = page.locator("#map-canvas").bounding_box()
+    page.mouse.move(box["x"] + 200, box["y"] + 200)
+    page.mouse.wheel(0, -900)
+    page.keyboard.press("Home")
+    shot(page, "map")
+
+
+def test_the_audit_is_a_list_to_click_through(open_page, server):
+    with server.client() as client:  # a red picture among the blue ones
+        assert client.post("/classes", data={"name": "blue"}, files=[("images", png("red", 777))]).status_code == 200
+    page = open_page()
+    page.evaluate("() => { location.hash = '#audit' }")
+    page.wait_for_selector("#audit-list li")
+    assert page.inner_text("#audit-list li h2").startswith("blue, but rather red")
+    until(page, "document.querySelector('#audit-list img').naturalWidth > 0")
+    shot(page, "audit")
+    page.get_by_role("button", name="Show on the map").first.click()
+    page.wait_for_selector("#map-near h2")
+    assert page.inner_text("#map-near h2") == "blue"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_serious_problem_on_any_state(open_page, scheme):
+    """axe-core is not part of the repository: npm install --prefix tests brings it."""
+    axe = Path(os.environ.get("NNGK_AXE") or Path(__file__).parents[1] / "node_modules" / "axe-core" / "axe.min.js")
+    if not axe.exists():
+        pytest.skip("no axe-core: npm install --prefix tests")
+    page = open_page(color_scheme=scheme)
+    page.evaluate(axe.read_text(encoding="utf-8"))
+    wrong = {}
+
+    def look(state):
+        found = page.evaluate("async () => (await axe.run()).violations.map(v => [v.impact, v.id, v.nodes[0].html])")
+        wrong[state] = [each for each in found if each[0] in ("serious", "critical")]
+        shot(page, f"{state}-{scheme}")
+
+    look("empty")
+    ask(page, "red", 300)
+    look("answer")
+    ask(page, "yellow", 0)
+    page.get_by_role("button", name="This is new: teach it").click()
+    look("teach")
+    page.evaluate("() => { location.hash = '#classes' }")
+    counted(page, ".card h2", 3)
+    look("classes")
+    page.get_by_role("button", name="Remove red").click()
+    look("dialog")
+    page.keyboard.press("Escape")
+    mapped(page)
+    page.focus("#map-canvas")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#map-near h2")
+    look("map")
+    page.evaluate("() => { location.hash = '#audit' }")
+    until(page, "document.getElementById('audit-kind').options.length === 4")
+    look("audit")
+    assert not any(wrong.values()), wrong
+
+
+@pytest.mark.slow
+def test_a_map_of_50_000_images_stays_fluid(open_page, tmp_path, record_property):
+    luck = torch.Generator().manual_seed(0)
+    labels = torch.arange(50_000) % 100
+    model = small_model()
+    centres = 3 * torch.randn(100, 4, generator=luck)[labels] + torch.randn(50_000, 4, generator=luck)
+    names, sources = [f"class {i}" for i in range(100)], [f"{i}.png" for i in range(50_000)]
+    Model(
+        model.network, centres=centres, labels=labels, theta=torch.zeros(50_000), sigma=1.0, class_names=names,
+        sources=sources, n_neighbours=20, device="cpu",
+    ).save(tmp_path / "large")  # fmt: skip
+    with serving(tmp_path / "large", token=None) as large:
+        page = open_page("", address=large.address)
+        page.evaluate("() => { location.hash = '#map' }")
+        until(page, "document.getElementById('map-words').textContent.startsWith('50000')", patience=100)
+        rate = page.evaluate(
+            """async () => {
+            const canvas = document.getElementById("map-canvas");
+            const key = (name) => canvas.dispatchEvent(new KeyboardEvent("keydown", { key: name }));
+            const frame = () => new Promise(requestAnimationFrame);
+            await frame();
+            const begun = performance.now();
+            for (let count = 0; count < 30; count += 1) {
+                key(count % 2 ? "ArrowLeft" : "ArrowRight");
+                await frame();
+            }
+            return 30000 / (performance.now() - begun);
+        }"""
+        )
+        record_property("frames_per_second", round(rate, 1))
+        print(f"50,000 points: {rate:.1f} frames per second")
+        shot(page, "map-50000")
+        page.close()
+    assert rate > 5  # software rendering on a busy machine; screens show 60

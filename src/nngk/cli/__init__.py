@@ -30,6 +30,12 @@ COMMANDS = {
     "calibrate": ("nngk.cli.change_model", "Set where a model's answer becomes 'unknown', from your own photos."),
     "report": ("nngk.cli.report", "Write one page about a model: curves, confusions, mistakes and their evidence."),
     "embed": ("nngk.cli.embed", "Fill a gallery with the embeddings of labelled images."),
+    "audit": (
+        "nngk.cli.inspect_model",
+        "Find wrong labels, duplicates, confused classes and useless centres of a model.",
+    ),
+    "explain": ("nngk.cli.inspect_model", "Write a page that says why a model answers as it does about an image."),
+    "export": ("nngk.cli.inspect_model", "Write a model for other programs: ONNX, faiss or NumPy."),
     "serve": ("nngk.cli.serve", "Serve a model over HTTP: a page for people and an API for programs."),
     "data": ("nngk.cli.data", "Check, download and pack datasets."),
     "cache": ("nngk.cli.cache", "Show or clear the decoded images that are kept for the next run."),

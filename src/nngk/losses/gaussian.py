@@ -128,6 +128,12 @@ class GaussianKernelLoss(Objective):
         ref_labels: Tensor | None = None,
     ) -> Tensor:
         check_batch(embeddings, labels)
+        if isinstance(indices, tuple | list):
+            raise InputError(
+                f"The third argument is the training indices of the batch, a tensor ({len(labels)},); got "
+                f"{len(indices)} things, such as the indices_tuple of a miner of pytorch-metric-learning. Every pair "
+                "counts here by its distance: leave the miner out."
+            )
         if ref_emb is not None or self.bank is None:
             if ref_emb is not None and ref_labels is None:
                 raise InputError("ref_emb was given without ref_labels.")

@@ -272,7 +272,7 @@ class Model:
     def search(self, images: Sequence[Picture], k: int = 10) -> list[list[Evidence]]: ...
     def search(self, images: Picture | Sequence[Picture], k: int = 10) -> list[Evidence] | list[list[Evidence]]:
         """Return the ``k`` most similar images of the bank, nearest first."""
-        self._require_classes()
+        self.require_classes()
         k = whole_number("k", k, 1, len(self.centres), "the number of images in the bank")
         pictures, single = as_list(images)
         if not pictures:
@@ -282,7 +282,7 @@ class Model:
 
     def nearest(self, embeddings: Tensor, k: int) -> list[list[Evidence]]:
         """Return the ``k`` most similar images of the bank for each of the embeddings."""
-        self._require_classes()
+        self.require_classes()
         k = whole_number("k", k, 1, len(self.centres), "the number of images in the bank")
         found = self._predict(embeddings, k, self.classes.engine)
         names, labels, sources = self.class_names, self.labels, self.sources
@@ -293,7 +293,7 @@ class Model:
         return self._predict(embeddings, k, self.classes.kernels)
 
     def _predict(self, embeddings: Tensor, k: int | None, engine: Exact) -> Prediction:
-        self._require_classes()
+        self.require_classes()
         k = whole_number("k", k, 1) if k is not None else self.n_neighbours or len(self.centres)
         x = self._checked(embeddings)
         return predict(x, engine, self.labels, self.theta, self.sigma, k, len(self.class_names))
@@ -310,7 +310,8 @@ class Model:
             raise InputError(f"The embeddings hold NaN or infinity, first in row {int(bad[0])}.")
         return x
 
-    def _require_classes(self) -> None:
+    def require_classes(self) -> None:
+        """Raise InputError if the model has no image to answer by."""
         if not len(self.centres):
             raise InputError("The model knows no class: add one with add(name, images).")
 
@@ -375,7 +376,7 @@ class Model:
         seen = self.describe(pictures)
         new = torch.zeros(0, dtype=torch.bool)
         if pictures:
-            self._require_classes()
+            self.require_classes()
             squared, _ = self.classes.engine.search(self._checked(seen.embeddings), 1)
             new = ~coincide(squared.cpu(), seen.embeddings).squeeze(1)
         if int(new.sum()) < needed:

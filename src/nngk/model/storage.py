@@ -1,4 +1,4 @@
-"""A model's folder: ``model.json``, ``network-….safetensors``, ``bank-….safetensors``, ``thumbnails-….safetensors``.
+"""A model's folder: ``model.json``, ``network-….safetensors``, ``bank-…``, ``thumbnails-…``, and a card for people.
 
 The JSON names the tensor files and their checksums and is renamed into place last, so a reader sees the old model or
 the new one, never a mixture, and a damaged file is refused. Writers take turns; one that would undo what another has
@@ -30,6 +30,7 @@ from nngk.files import (
     write_named_tensors,
     write_record,
 )
+from nngk.model.card import CARD, write_card
 from nngk.model.thumbnails import as_tensors, from_tensors
 from nngk.networks import EmbeddingNetwork
 
@@ -147,7 +148,7 @@ def changing(folder: Path) -> Iterator[tuple[Stored, Callable[[Stored], Seen]]]:
 
 
 def _write(folder: Path, stored: Stored) -> Seen:
-    clear_leftovers(folder, RECORD, *_KINDS)
+    clear_leftovers(folder, RECORD, CARD, *_KINDS)
     before, present = _identity(folder / RECORD), set(_tensor_files(folder))
     try:
         return _put(folder, stored)
@@ -178,6 +179,7 @@ def _put(folder: Path, stored: Stored) -> Seen:
         if old.name not in current:
             with suppress(OSError):  # the new model is in place: what cannot be removed now, the next writer removes
                 old.unlink()
+    write_card(folder, record, stored.bank)
     return {folder.resolve(): written}
 
 

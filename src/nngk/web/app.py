@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 from nngk import __version__
 from nngk.web.class_routes import change_routes, class_routes
 from nngk.web.limits import USUAL, Gate, Limits
+from nngk.web.map_routes import map_routes
 from nngk.web.questions import question_routes
 from nngk.web.refusals import Busy, answer_with_sentences
 from nngk.web.request_log import Witness
@@ -50,8 +51,8 @@ def create_app(
         title="nngk", description=ABOUT, version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None
     )
     answer_with_sentences(app)
-    for routes in (question_routes(service), class_routes(service), change_routes(service), _state_routes(service)):
-        app.include_router(routes)
+    for routes in (question_routes, class_routes, change_routes, map_routes, _state_routes):
+        app.include_router(routes(service))
     app.include_router(_page_routes())
     return Witness(Gate(app, limits, host), service.counters)
 

@@ -124,6 +124,56 @@ class Undo(BaseModel):
     change: Annotated[str, Field(max_length=100)]
 
 
+class Map(BaseModel):
+    """Every image of the model on a plane; column i of each list is image i."""
+
+    names: list[str] = Field(description="The classes.")
+    labels: list[int] = Field(description="Each image's class, a place in the names.")
+    x: list[int]
+    y: list[int]
+    side: int = Field(description="Places are from 0 to this.")
+    version: int
+
+
+class MapPhotos(BaseModel):
+    """Photos of some images of the map."""
+
+    photos: list[str] = Field(description="Their ids, in the order in which the images were asked for.")
+
+
+class NearPhoto(BaseModel):
+    """An image of the map."""
+
+    place: int = Field(description="Its number on the map.")
+    id: str = Field(description="The address of its photo is /photos/ID.")
+    name: str
+    label: str
+    distance: float
+
+
+class Near(BaseModel):
+    """An image of the map and those around it."""
+
+    image: NearPhoto
+    near: list[NearPhoto] = Field(description="Nearest first.")
+
+
+class Doubt(BaseModel):
+    """Something doubtful about the model's images."""
+
+    kind: str = Field(description="'label', 'duplicate', 'confused' or 'useless'.")
+    said: str = Field(description="A sentence for a person.")
+    places: list[int] = Field(description="The images that it is about, by their number on the map.")
+    photos: list[str] = Field(description="The ids of their photos.")
+
+
+class Doubts(BaseModel):
+    """What is doubtful, the worst of each kind first."""
+
+    doubts: list[Doubt]
+    version: int
+
+
 class Status(BaseModel):
     """How the server is."""
 

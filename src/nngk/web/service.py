@@ -29,7 +29,7 @@ _bearer = HTTPBearer(auto_error=False, description="The token that the server wa
 
 
 class Service:
-    """A served model with threads for the network, one for changes, and two that decode pictures."""
+    """A served model with threads for the network, one each for changes and overviews, and two that decode pictures."""
 
     def __init__(
         self,
@@ -58,11 +58,13 @@ class Service:
         self.counters.watch(lambda: len(self.batcher), lambda: self.served.now)
         self._decoders = ThreadPoolExecutor(2, "nngk-decode")
         self._changer = ThreadPoolExecutor(1, "nngk-change")
-        self._changes = 0
+        self._looker = ThreadPoolExecutor(1, "nngk-overview")
+        self._changes = self._looking = 0
 
     def close(self) -> None:
         """Finish what was begun."""
         self._changer.shutdown()
+        self._looker.shutdown(cancel_futures=True)
         self._decoders.shutdown()
         self.batcher.close()
         self.served.close()
@@ -95,6 +97,16 @@ class Service:
         """Take the latest change back."""
         await self._in_turn(lambda: self.served.undo(change))
         return Changed(change=self.served.undo_id, said="The change was undone.", version=self.served.now.version)
+
+    async def overlooked(self, work: Callable[[], T]) -> T:
+        """Return what is computed about the model as a whole, beside the questions."""
+        if self._looking >= _CHANGES_WAITING:
+            raise Busy
+        self._looking += 1
+        try:
+            return await self._within(self._looker, work, 2 * self.limits.seconds)
+        finally:
+            self._looking -= 1
 
     async def _in_turn(self, work: Callable[[], T]) -> T:
         if self._changes >= _CHANGES_WAITING:

@@ -64,3 +64,7 @@ export const rename = (old, name) => ask("POST", "/classes/rename", { old, new: 
 export const merge = (source, target) => ask("POST", "/classes/merge", { source, target });
 export const undo = (change) => ask("POST", "/undo", { change });
 export const allPhotos = (name) => ask("GET", `/classes/photos?count=1000&name=${encodeURIComponent(name)}`);
+export const map = () => ask("GET", "/map");
+export const mapPhotos = (version, places) => ask("GET", `/map/photos?version=${version}&places=${places.join(",")}`);
+export const near = (version, place) => ask("GET", `/map/near/${place}?version=${version}`);
+export const audit = () => ask("GET", "/audit");

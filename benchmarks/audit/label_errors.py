@@ -1,0 +1,129 @@
+"""Are planted label errors found at least as well as by a softmax's loss and by cleanlab's confident learning?
+
+    python benchmarks/audit/label_errors.py --data DIR [--datasets flowers102 cars196] [--seeds 0 1 2]
+
+One label in twenty of the training images is replaced by another. All methods read the same features of a frozen
+EfficientNet-Lite0 and rank the images; the figure is the average precision with which the planted errors come first.
+
+- audit: 'nngk audit' on those features, each image judged by all others (nngk.model.second_look).
+- softmax: the loss of a multinomial logistic regression that was trained on all images, the judged one among them.
+- softmax, left out: its loss on folds that it was not trained on (five, which cleanlab gets too).
+- cleanlab: confident learning on those left-out probabilities; the issues it finds come first, by self-confidence.
+
+C is chosen by the loss on those folds. Rows: results/label_errors.csv.
+"""
+
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+from cleanlab.filter import find_label_issues
+from cleanlab.rank import get_label_quality_scores
+from frozen_features import frozen_features, generated_features
+from sklearn.metrics import average_precision_score
+from sklearn.model_selection import StratifiedKFold
+from torch import Tensor
+from torch.nn.functional import cross_entropy, layer_norm
+
+from nngk.experiments.record import append_rows, provenance
+from nngk.experiments.record.benchmarks import benchmark_options, benchmark_parser
+from nngk.model.second_look import second_look
+
+SHARE = 0.05
+FOLDS = 5
+STRENGTHS = (0.001, 0.01, 0.1, 1.0)  # of logistic regression, C
+
+
+def planted(labels: Tensor, classes: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return labels of which some are wrong, and which."""
+    luck = torch.Generator().manual_seed(seed)
+    chosen = torch.randperm(len(labels), generator=luck)[: round(SHARE * len(labels))]
+    wrong, given = torch.zeros(len(labels), dtype=torch.bool), labels.clone()
+    wrong[chosen] = True
+    given[chosen] = (labels[chosen] + torch.randint(1, classes, (len(chosen),), generator=luck)) % classes
+    return given, wrong
+
+
+def regressions(x: Tensor, labels: Tensor, classes: int, steps: int = 60) -> dict[float, Tensor]:
+    """Return the weights (channels + 1, classes) of a multinomial logistic regression for each C, by L-BFGS."""
+    weights, out = torch.zeros(x.shape[1] + 1, classes), {}
+    for strength in STRENGTHS:  # each begins where the last one ended
+        weights = weights.clone().requires_grad_(True)
+        optimiser = torch.optim.LBFGS([weights], max_iter=steps, tolerance_change=1e-7, line_search_fn="strong_wolfe")
+
+        def loss(
+            weights: Tensor = weights, strength: float = strength, optimiser: torch.optim.LBFGS = optimiser
+        ) -> Tensor:
+            optimiser.zero_grad()
+            penalty = weights[:-1].square().sum() / (2 * strength * len(x))
+            value = cross_entropy(x @ weights[:-1] + weights[-1], labels) + penalty
+            value.backward()
+            return value
+
+        optimiser.step(loss)
+        weights = weights.detach()
+        out[strength] = weights
+    return out
+
+
+def softmax(x: Tensor, labels: Tensor, classes: int, seed: int) -> tuple[Tensor, Tensor, float]:
+    """Return the log-probabilities (n, classes) of left-out images, those of trained ones, and C."""
+    left_out = {strength: torch.zeros(len(x), classes) for strength in STRENGTHS}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # classes with fewer images than folds
+        folds = list(StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(x, labels))
+    for train, held in folds:
+        for strength, weights in regressions(x[train], labels[train], classes).items():
+            left_out[strength][held] = (x[held] @ weights[:-1] + weights[-1]).log_softmax(1)
+    best = min(STRENGTHS, key=lambda strength: float(cross_entropy(left_out[strength], labels)))
+    weights = regressions(x, labels, classes)[best]
+    return left_out[best], (x @ weights[:-1] + weights[-1]).log_softmax(1), best
+
+
+def confident(labels: Tensor, logs: Tensor) -> np.ndarray:
+    """Return how doubtful each label is to cleanlab: the issues it finds first, then the rest."""
+    given, p = labels.numpy(), logs.double().exp().numpy()
+    p = p / p.sum(1, keepdims=True)
+    return find_label_issues(given, p, n_jobs=1) - get_label_quality_scores(given, p)
+
+
+def doubts(x: Tensor, given: Tensor, classes: int, seed: int) -> dict[str, tuple[np.ndarray, float, str]]:
+    """Return how doubtful each label is to each method, with its seconds and what it chose."""
+    begun = time.perf_counter()
+    ours = -second_look(x, given, classes).own.numpy()
+    found = {"audit": (ours, time.perf_counter() - begun, "")}
+    begun = time.perf_counter()
+    left_out, trained, strength = softmax(layer_norm(x, x.shape[1:]), given, classes, seed)
+    seconds, chosen = time.perf_counter() - begun, f"C={strength:g}"
+    for name, logs in (("softmax", trained), ("softmax, left out", left_out)):
+        found[name] = (-logs.gather(1, given[:, None])[:, 0].numpy(), seconds, chosen)
+    found["cleanlab"] = (confident(given, left_out), seconds, chosen)
+    return found
+
+
+def main() -> None:
+    parser = benchmark_parser(__doc__, "results/label_errors.csv")
+    parser.add_argument("--data", type=Path, help="The folder that holds the datasets.")
+    parser.add_argument("--datasets", nargs="+", default=["flowers102", "cars196"])
+    parser.add_argument("--features", type=Path, default=Path("runs/audit"), help="Keep features in this folder.")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    given = benchmark_options(parser)
+    for dataset in ["generated"] if given.quick else given.datasets:
+        parts = ("train", "val")
+        x, labels = generated_features() if given.quick else frozen_features(dataset, given.data, given.features, parts)
+        classes = int(labels.max()) + 1
+        for seed in given.seeds[:1] if given.quick else given.seeds:
+            told, wrong = planted(labels, classes, seed)
+            for method, (doubt, seconds, chosen) in doubts(x, told, classes, seed).items():
+                precision = average_precision_score(wrong.numpy(), doubt)
+                row = {"dataset": dataset, "method": method, "network": "efficientnet-lite0", "seed": seed}
+                row |= {"images": len(x), "errors": int(wrong.sum()), "average_precision": round(float(precision), 5)}
+                row |= {"chosen": chosen, "seconds": round(seconds, 1)}
+                append_rows(given.out, [row | provenance("cpu", given.commit)])
+                print(f"{dataset:11} seed {seed}  {method:18} {precision:.4f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,273 @@
+// The map: every image of the model on a plane, drawn on a canvas, moved by mouse, touch and keys.
+
+import { complain } from "./changes.js";
+import { find, make, many, photo } from "./elements.js";
+import * as server from "./server.js";
+
+const THUMBNAILS = 60; // as many images or fewer in sight are shown as photos
+const SIZE = 56;
+const canvas = find("map-canvas");
+const paint = canvas.getContext("2d");
+const seen = { scale: 1, x: 0.5, y: 0.5 }; // what is in the middle, and how much larger than all
+let drawn = null; // the map
+let groups = []; // the images of each class
+let chosen = null;
+let waiting = false;
+const pictures = new Map(); // place → image, once it was asked for
+
+export function forgetMap() {
+  drawn = null;
+}
+
+let opening = null; // several may ask for the map while it comes
+
+export function openMap() {
+  if (drawn) ask();
+  else opening ??= read().finally(() => { opening = null; });
+  return opening ?? Promise.resolve();
+}
+
+async function read() {
+  find("map-words").textContent = "Drawing the map …";
+  drawn = await server.map();
+  chosen = null;
+  pictures.clear();
+  groups = drawn.names.map(() => []);
+  drawn.labels.forEach((label, place) => groups[label].push(place));
+  const every = make("option", { value: "" }, "All classes");
+  find("map-class").replaceChildren(every, ...drawn.names.map((name, label) => make("option", { value: label }, `${name} (${groups[label].length})`)));
+  find("map-near").replaceChildren();
+  find("map-words").textContent = `${many(drawn.labels.length, "image")} of ${drawn.names.length === 1 ? "one class" : `${drawn.names.length} classes`}.`;
+  whole();
+}
+
+const colour = (label, dark) => `hsl(${(label * 137.508) % 360} ${dark ? "65% 65%" : "60% 42%"})`;
+
+// Where an image is on the canvas, in its pixels.
+function place(index, width, height) {
+  const side = 0.92 * Math.min(width, height) * seen.scale;
+  return [width / 2 + (drawn.x[index] / drawn.side - seen.x) * side, height / 2 + (drawn.y[index] / drawn.side - seen.y) * side];
+}
+
+// Draw at the next frame, once, however often it is asked for.
+export function ask() {
+  if (waiting) return;
+  waiting = true;
+  requestAnimationFrame(() => {
+    waiting = false;
+    draw();
+  });
+}
+
+function draw() {
+  const ratio = devicePixelRatio || 1;
+  const [width, height] = [canvas.clientWidth, canvas.clientHeight];
+  if (!drawn || !width) return;
+  if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
+    canvas.width = Math.round(width * ratio);
+    canvas.height = Math.round(height * ratio);
+  }
+  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+  const inSight = points(ratio, dark);
+  paint.setTransform(ratio, 0, 0, ratio, 0, 0);
+  if (inSight.length <= THUMBNAILS) photos(inSight, width, height, dark);
+  if (chosen !== null) ring(...place(chosen, width, height), dark);
+}
+
+// Write the points into the pixels themselves, which is many times faster than drawing 50,000 squares.
+function points(ratio, dark) {
+  const [wide, high] = [canvas.width, canvas.height];
+  const image = paint.createImageData(wide, high);
+  const pixels = new Uint32Array(image.data.buffer);
+  const only = find("map-class").value;
+  const size = Math.round(ratio * Math.max(2, Math.min(7, 2 * Math.sqrt(seen.scale)) * (drawn.labels.length < 2000 ? 1.8 : 1)));
+  const side = 0.92 * Math.min(wide, high) * seen.scale;
+  const [left, top] = [wide / 2 - seen.x * side - size / 2, high / 2 - seen.y * side - size / 2];
+  const margin = SIZE * ratio;
+  const inSight = [];
+  groups.forEach((members, label) => {
+    const meant = only === "" || Number(only) === label;
+    const value = pixel(label, dark, meant ? 217 : 24);
+    for (const index of members) {
+      const x = Math.round(left + drawn.x[index] / drawn.side * side);
+      const y = Math.round(top + drawn.y[index] / drawn.side * side);
+      if (x < -margin || y < -margin || x > wide + margin || y > high + margin) continue;
+      if (meant && inSight.length <= THUMBNAILS) inSight.push(index);
+      const [from, to] = [Math.max(0, x), Math.min(wide, x + size)];
+      for (let row = Math.max(0, y); row < Math.min(high, y + size) && from < to; row += 1) pixels.fill(value, row * wide + from, row * wide + to);
+    }
+  });
+  paint.setTransform(1, 0, 0, 1, 0, 0);
+  paint.putImageData(image, 0, 0);
+  return inSight;
+}
+
+// A class's colour as the four bytes of a pixel.
+function pixel(label, dark, alpha) {
+  const [saturation, light] = dark ? [0.65, 0.65] : [0.6, 0.42];
+  const hue = ((label * 137.508) % 360) / 30;
+  const reach = saturation * Math.min(light, 1 - light);
+  const channel = (shift) => {
+    const turn = (shift + hue) % 12;
+    return Math.round(255 * (light - reach * Math.max(-1, Math.min(turn - 3, 9 - turn, 1))));
+  };
+  return ((alpha << 24) | (channel(4) << 16) | (channel(8) << 8) | channel(0)) >>> 0;
+}
+
+function ring(x, y, dark) {
+  paint.strokeStyle = dark ? "#fff" : "#000";
+  paint.lineWidth = 2;
+  paint.beginPath();
+  paint.arc(x, y, 9, 0, 2 * Math.PI);
+  paint.stroke();
+}
+
+function photos(places, width, height, dark) {
+  const missing = places.filter((index) => !pictures.has(index));
+  if (missing.length) load(missing);
+  for (const index of places) {
+    const image = pictures.get(index);
+    if (!image?.complete || !image.naturalWidth) continue;
+    const [x, y] = place(index, width, height);
+    const shorter = Math.min(image.naturalWidth, image.naturalHeight);
+    paint.drawImage(image, (image.naturalWidth - shorter) / 2, (image.naturalHeight - shorter) / 2, shorter, shorter, x - SIZE / 2, y - SIZE / 2, SIZE, SIZE);
+    paint.strokeStyle = colour(drawn.labels[index], dark);
+    paint.lineWidth = 3;
+    paint.strokeRect(x - SIZE / 2, y - SIZE / 2, SIZE, SIZE);
+  }
+}
+
+async function load(places) {
+  const { version } = drawn;
+  for (const index of places) pictures.set(index, null);
+  try {
+    const found = await server.mapPhotos(version, places);
+    if (drawn?.version !== version) return;
+    found.photos.forEach((id, count) => {
+      const image = new Image();
+      image.onload = ask;
+      image.src = `/photos/${id}`;
+      pictures.set(places[count], image);
+    });
+  } catch (error) {
+    stale(error);
+  }
+}
+
+function stale(error) {
+  if (error.status !== 409) return complain(error);
+  drawn = null;
+  return openMap().catch(complain);
+}
+
+function whole() {
+  Object.assign(seen, { scale: 1, x: 0.5, y: 0.5 });
+  ask();
+}
+
+function move(dx, dy) {
+  const side = 0.92 * Math.min(canvas.clientWidth, canvas.clientHeight) * seen.scale;
+  seen.x = Math.min(1, Math.max(0, seen.x - dx / side));
+  seen.y = Math.min(1, Math.max(0, seen.y - dy / side));
+  ask();
+}
+
+// Zoom so that what is at a point of the canvas stays there.
+function zoom(factor, x = canvas.clientWidth / 2, y = canvas.clientHeight / 2) {
+  const before = seen.scale;
+  seen.scale = Math.min(400, Math.max(1, before * factor));
+  const side = 0.92 * Math.min(canvas.clientWidth, canvas.clientHeight);
+  const [dx, dy] = [x - canvas.clientWidth / 2, y - canvas.clientHeight / 2];
+  seen.x = Math.min(1, Math.max(0, seen.x + dx / side * (1 / before - 1 / seen.scale)));
+  seen.y = Math.min(1, Math.max(0, seen.y + dy / side * (1 / before - 1 / seen.scale)));
+  ask();
+}
+
+function nearestTo(x, y, reach) {
+  let best = null;
+  let least = reach * reach;
+  for (let index = 0; index < drawn.labels.length; index += 1) {
+    const [px, py] = place(index, canvas.clientWidth, canvas.clientHeight);
+    const squared = (px - x) ** 2 + (py - y) ** 2;
+    if (squared < least) [best, least] = [index, squared];
+  }
+  return best;
+}
+
+export async function choose(index) {
+  if (index === null || !drawn) return;
+  chosen = index;
+  ask();
+  try {
+    const { image, near } = await server.near(drawn.version, index);
+    if (chosen === index) show(image, near);
+  } catch (error) {
+    stale(error);
+  }
+}
+
+// Show an image in the middle of the map, with its neighbours.
+export async function goTo(index) {
+  location.hash = "#map";
+  await openMap();
+  if (index >= drawn.labels.length) return;
+  Object.assign(seen, { scale: Math.max(8, seen.scale), x: drawn.x[index] / drawn.side, y: drawn.y[index] / drawn.side });
+  await choose(index);
+  find("map-near").focus();
+}
+
+function show(image, near) {
+  const one = (each) => make("li", {}, make("button", { type: "button", "aria-label": `Neighbours of ${each.name}, ${each.label}`, onclick: () => goTo(each.place) },
+    photo(each.id, `Photo of ${each.label}`), make("span", { class: "name", title: each.name }, each.label)), each === image ? null : each.distance.toFixed(3));
+  find("map-near").replaceChildren(make("h2", {}, image.label), make("ul", { class: "photos" }, one(image)),
+    make("h3", { class: "small" }, "Its neighbours, with their distances"), make("ul", { class: "photos" }, ...near.map(one)));
+}
+
+const pointers = new Map();
+let moved = 0;
+
+canvas.addEventListener("pointerdown", (event) => {
+  canvas.setPointerCapture(event.pointerId);
+  pointers.set(event.pointerId, [event.offsetX, event.offsetY]);
+  if (pointers.size === 1) moved = 0;
+});
+canvas.addEventListener("pointermove", (event) => {
+  const before = pointers.get(event.pointerId);
+  if (!before) return;
+  const now = [event.offsetX, event.offsetY];
+  if (pointers.size === 2) {
+    const [other] = [...pointers].filter(([id]) => id !== event.pointerId).map(([, at]) => at);
+    const apart = ([x, y]) => Math.max(10, Math.hypot(x - other[0], y - other[1]));
+    zoom(apart(now) / apart(before), (now[0] + other[0]) / 2, (now[1] + other[1]) / 2);
+    moved += 10;
+  } else {
+    move(now[0] - before[0], now[1] - before[1]);
+    moved += Math.hypot(now[0] - before[0], now[1] - before[1]);
+  }
+  pointers.set(event.pointerId, now);
+});
+canvas.addEventListener("pointerup", (event) => {
+  pointers.delete(event.pointerId);
+  if (moved < 5 && drawn) choose(nearestTo(event.offsetX, event.offsetY, 30));
+});
+canvas.addEventListener("pointercancel", (event) => pointers.delete(event.pointerId));
+canvas.addEventListener("wheel", (event) => {
+  event.preventDefault();
+  zoom(Math.exp(-event.deltaY / 300), event.offsetX, event.offsetY);
+}, { passive: false });
+canvas.addEventListener("keydown", (event) => {
+  const does = {
+    ArrowLeft: () => move(60, 0), ArrowRight: () => move(-60, 0), ArrowUp: () => move(0, 60), ArrowDown: () => move(0, -60),
+    "+": () => zoom(1.5), "=": () => zoom(1.5), "-": () => zoom(1 / 1.5), Home: whole,
+    Enter: () => drawn && choose(nearestTo(canvas.clientWidth / 2, canvas.clientHeight / 2, Infinity)),
+  }[event.key];
+  if (!does || event.ctrlKey || event.metaKey) return;
+  event.preventDefault();
+  does();
+});
+find("map-in").addEventListener("click", () => zoom(1.5));
+find("map-out").addEventListener("click", () => zoom(1 / 1.5));
+find("map-all").addEventListener("click", whole);
+find("map-class").addEventListener("change", ask);
+addEventListener("resize", ask);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", ask);
