@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "search_sanitize.sh"
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "search" / "sanitize.sh"
 
 
 @pytest.mark.slow
