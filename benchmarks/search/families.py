@@ -23,7 +23,9 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--k", type=int, nargs="+", default=[10, 100])
     parser.add_argument("--families", nargs="*", default=[*FAMILIES, "unseen"])
-    parser.add_argument("--features", nargs="*", type=Path, default=[], help="Files of vectors, .npy, as more families.")
+    parser.add_argument(
+        "--features", nargs="*", type=Path, default=[], help="Files of vectors, .npy, as more families."
+    )
     parser.add_argument("--peers", nargs="+", default=list(COMPARED))
     parser.add_argument("--queries", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
