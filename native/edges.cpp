@@ -87,9 +87,7 @@ double Fanng::try_walks(std::vector<Walk>& walks, std::mt19937_64& random, int t
             for (size_t i = begin; i < end; ++i) {
                 space.ask_point(walks[i].target);
                 const auto [stop, distance] = descend(space, walks[i].start);
-                walks[i].end = stop;
-                // A copy of the target is as good; how far the target is from itself may be a rounding.
-                measure_all(space, &walks[i].target, 1, [&, to = distance](uint32_t own, uint32_t) { walks[i].arrived = to <= own; });
+                walks[i].end = stop, walks[i].arrived = distance == 0;
             }
         });
     });

@@ -14,6 +14,7 @@ constexpr size_t STALE_REACH = 24;  // of the round that brings lists up to date
 constexpr double ROUND_GAINS = 0.0005; // of recall for each neighbour that it looks at, about
 constexpr int TRIES = 3;           // at lists of a wanted recall, each with half of what the one before might miss
 constexpr size_t TIES = 8;         // entries of a list read beyond k, since equally far points go by their ids
+constexpr size_t PIECE = 8;        // queries a thread takes at a time
 
 }  // namespace
 
@@ -96,6 +97,121 @@ void Fanng::find_medoid() {
         }
     });
     medoid_ = uint32_t(best);
+}
+
+// Where a walk to the query begins: the leaf of the tree that it falls into, and the medoid, from which all is reached. A
+// budget that does not reach to a leaf is for the walk alone.
+template <class Space>
+void Fanng::enter(Space& space, uint32_t avoid, const Effort& effort, Scratch& s, Ids& entries) const {
+    entries.clear();
+    size_t at = 0, looked = 0;
+    const size_t most = effort.budget ? size_t(effort.budget) / 2 : ~size_t(0);
+    while (!tree_.empty() && tree_[at].a != NONE && looked + 2 <= most) {
+        const TreeNode& node = tree_[at];
+        uint32_t ids[4] = {node.a, node.b, node.a, node.b}, d[4];
+        space.four(ids, d), looked += 2;
+        const double margin = (Space::value(d[0]) - Space::value(d[1])) * space.scale();
+        at = margin < double(node.offset) ? node.left : node.right;
+        if (tree_[at].a != NONE) space.prefetch(tree_[at].a), space.prefetch(tree_[at].b);
+    }
+    if (!tree_.empty() && tree_[at].a == NONE)
+        for (uint32_t v = tree_[at].left; v < tree_[at].right; ++v)
+            if (v != avoid) entries.push_back(v);
+    if (medoid_ != avoid) entries.push_back(medoid_);
+    s.distances += looked;
+}
+
+// The pool's vertices that are not removed, by the distance of the stored vectors; ties by id.
+void Fanng::answer(const Pool& pool, const float* query, size_t k, uint32_t own, float* distances, int64_t* indices) const {
+    thread_local Ids ids;
+    thread_local std::vector<uint64_t> words;
+    ids.clear(), words.clear();
+    for (size_t j = 0; j < pool.size(); ++j) {
+        const uint32_t v = Pool::vertex(pool[j]);
+        if (v != own && !is_dead(v)) ids.push_back(v);
+    }
+    if (!ids.empty()) with_vectors(points_, [&](auto space) {
+        if (query)
+            space.ask(query);
+        else
+            space.ask_point(own);
+        measure_all(space, ids.data(), ids.size(),
+                    [&](uint32_t d, uint32_t v) { words.push_back(uint64_t(d) << 32 | label_[v]); });
+    });
+    write_row(words, k, distances, indices);
+}
+
+void Fanng::write_row(std::vector<uint64_t>& words, size_t k, float* distances, int64_t* indices) {
+    const size_t found = std::min(k, words.size());
+    std::partial_sort(words.begin(), words.begin() + long(found), words.end());
+    for (size_t j = 0; j < k; ++j) {
+        distances[j] = j < found ? float(VectorSpace<Storage::f32>::value(uint32_t(words[j] >> 32)))
+                                 : std::numeric_limits<float>::infinity();
+        indices[j] = j < found ? int64_t(uint32_t(words[j])) : -1;
+    }
+}
+
+// Walks to what the space was asked for and leaves the best in the pool. own: a point that is not to be found, or NONE;
+// from_own: the walk begins at it, otherwise it is not even a way, as if the point were not indexed.
+template <class Space>
+void Fanng::explore(Space& space, uint32_t own, bool from_own, size_t k, const Effort& effort, Scratch& s) const {
+    thread_local Ids entries;
+    const uint64_t before = s.distances;
+    const uint32_t avoid = from_own ? NONE : own;
+    if (from_own)
+        entries.assign(1, own);
+    else
+        enter(space, avoid, effort, s, entries);
+    auto dead = [&](uint32_t v) { return is_dead(v) || v == own; };
+    const size_t n = points_.size();
+    if (effort.budget) {
+        const size_t keep = effort.budget >= n ? n : std::min(n, 2 * k + 32);
+        backtrack(space, graph_, entries.data(), entries.size(), keep, effort.budget - (s.distances - before), dead, avoid, s);
+    } else {
+        best_first(space, graph_, entries.data(), entries.size(), std::min(n, std::max(effort.ef, k)), dead, avoid, s);
+    }
+}
+
+void Fanng::search(const float* x, size_t n, size_t k, const Effort& effort, int threads, float* distances,
+                   int64_t* indices) const {
+    std::shared_lock<std::shared_mutex> reading(lock_);
+    const size_t dim = points_.dim();
+    parallel(n, PIECE, threads, [&](size_t begin, size_t end, int) {
+        thread_local Scratch s;
+        Array<float> query(points_.padded());
+        std::fill(query.begin(), query.end(), 0.0f);
+        s.distances = 0;
+        with_space(points_, [&](auto space) {
+            for (size_t i = begin; i < end; ++i) {
+                std::memcpy(query.data(), x + i * dim, dim * sizeof(float));
+                space.ask(query.data());
+                explore(space, NONE, false, k, effort, s);
+                answer(s.pool, query.data(), k, NONE, distances + i * k, indices + i * k);
+            }
+        });
+        distances_ += s.distances, queries_ += end - begin;
+    });
+}
+
+void Fanng::search_points(const int64_t* ids, size_t n, size_t k, const Effort& effort, bool from_own, int threads,
+                          float* distances, int64_t* indices) const {
+    std::shared_lock<std::shared_mutex> reading(lock_);
+    parallel(n, PIECE, threads, [&](size_t begin, size_t end, int) {
+        thread_local Scratch s;
+        s.distances = 0;
+        with_space(points_, [&](auto space) {
+            for (size_t i = begin; i < end; ++i) {
+                const uint32_t own = vertex_of(ids ? ids[i] : int64_t(i));
+                s.pool.reset(1);
+                if (own != NONE) {
+                    space.ask_point(own);
+                    explore(space, own, from_own, k, effort, s);
+                }
+                answer(s.pool, nullptr, k, own, distances + i * k, indices + i * k);
+            }
+        });
+        distances_ += s.distances, queries_ += end - begin;
+    });
 }
 
 void Fanng::scan_points(const int64_t* ids, size_t n, size_t k, int threads, float* distances, int64_t* indices) const {
@@ -219,5 +335,10 @@ Stats Fanng::stats() const {
     s.codes = points_.has_codes();
     return s;
 }
+
+template void Fanng::enter(CodeSpace&, uint32_t, const Effort&, Scratch&, Ids&) const;
+template void Fanng::enter(VectorSpace<Storage::f32>&, uint32_t, const Effort&, Scratch&, Ids&) const;
+template void Fanng::enter(VectorSpace<Storage::bf16>&, uint32_t, const Effort&, Scratch&, Ids&) const;
+template void Fanng::enter(VectorSpace<Storage::f16>&, uint32_t, const Effort&, Scratch&, Ids&) const;
 
 }  // namespace nngk

@@ -118,15 +118,10 @@ private:
     void find_medoid();
     size_t kept_width(size_t k) const;
     double list_share(const int64_t* ids, const int64_t* truth, size_t n, size_t k) const;
-    // queries.cpp
     template <class Space>
-    bool descend_tree(const Space& space, size_t& at, Scratch& s) const;
-    void enter_at(size_t node, uint32_t avoid, Ids& entries) const;
+    void enter(Space& space, uint32_t avoid, const Effort& effort, Scratch& s, Ids& entries) const;
     template <class Space>
-    void enter(const Space& space, uint32_t avoid, const Effort& effort, Scratch& s, Ids& entries) const;
-    template <class Space, class Ask, class Take>
-    void explore(const Space& given, size_t begin, size_t end, bool from_own, size_t k, const Effort& effort, Scratch* scratch,
-                 Ask&& ask, Take&& take) const;
+    void explore(Space& space, uint32_t own, bool from_own, size_t k, const Effort& effort, Scratch& s) const;
     void answer(const Pool& pool, const float* query, size_t k, uint32_t own, float* distances, int64_t* indices) const;
     static void write_row(std::vector<uint64_t>& words, size_t k, float* distances, int64_t* indices);
     bool is_dead(uint32_t v) const { return !dead_.empty() && dead_[v]; }

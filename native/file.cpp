@@ -16,7 +16,7 @@
 namespace nngk {
 namespace {
 
-constexpr char MAGIC[8] = {'N', 'N', 'G', 'K', 'F', 'A', 'N', '3'};
+constexpr char MAGIC[8] = {'N', 'N', 'G', 'K', 'F', 'A', 'N', '2'};
 constexpr size_t SECTIONS = 10;
 constexpr uint64_t MOST = uint64_t(1) << 31;  // points: a pool's words have no room for more
 
@@ -230,7 +230,7 @@ void Fanng::check_loaded(size_t ids) const {
     size_t sizes[4], s = 0;
     const_cast<Points&>(points_).visit([&](auto& buffer) { sizes[s++] = buffer.size(); });
     require(sizes[0] == (full ? row : 0) && sizes[1] == (full ? 0 : row), "its vectors have the wrong length");
-    require(sizes[2] == (points_.has_codes() ? row : 0) && (!points_.has_codes() || sizes[3] == points_.padded() + 2 * n), "its codes have the wrong length");
+    require(sizes[2] == (points_.has_codes() ? row : 0) && (!points_.has_codes() || sizes[3] == points_.padded()), "its codes have the wrong length");
     Fanng& self = const_cast<Fanng&>(*this);
     require(self.graph_.buffer().size() == n * graph_.stride(), "its graph has the wrong length");
     require(lists_.size() == n * list_width_ && (n == 0 || list_width_ > 0) && label_.size() == n && place_.size() == ids, "its lists have the wrong length");
@@ -284,10 +284,6 @@ void Fanng::check_values() const {
     if (points_.has_codes()) {
         sound &= points_.code_step() > 0 && std::isfinite(points_.code_step());
         for (size_t k = 0; k < points_.padded(); ++k) sound &= std::fabs(double(points_.centre(k))) <= limit;
-        for (size_t i = 0; i < points_.size(); ++i) {
-            const Points::CodeTerm term = points_.code_term(i);
-            sound &= term.step > 0 && std::isfinite(term.step) && term.square >= 0 && std::isfinite(term.square);
-        }
     }
     for (const TreeNode& node : tree_) sound &= node.a == NONE || std::isfinite(node.offset);
     require(sound, "its vectors are not finite");

@@ -32,7 +32,6 @@ struct Kernels {
     void (*f32)(const float* q, const float* const* rows, size_t dim, float* out);
     void (*bf16)(const float* q, const uint16_t* const* rows, size_t dim, float* out);
     void (*f16)(const float* q, const uint16_t* const* rows, size_t dim, float* out);
-    // Products of a query with four rows of bytes.
     void (*i8)(const int16_t* q, const int8_t* const* rows, size_t dim, int32_t* out);
     // Returns whether any value of the tile is a hit.
     bool (*tile)(const Tile& tile);

@@ -51,21 +51,23 @@ void bf16(const float* q, const uint16_t* const* rows, size_t dim, float* out) {
 }
 void f16(const float* q, const uint16_t* const* rows, size_t dim, float* out) { distances<AsF16>(q, rows, dim, out); }
 
-inline __m256i widened(const int8_t* x) { return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x))); }
-
 void i8(const int16_t* q, const int8_t* const* rows, size_t dim, int32_t* out) {
-    const int8_t *a = rows[0], *b = rows[1], *c = rows[2], *d = rows[3];
-    __m256i s0 = _mm256_setzero_si256(), s1 = s0, s2 = s0, s3 = s0;  // named: an array would go through memory
+    __m256i s[4];
+    for (auto& v : s) v = _mm256_setzero_si256();
     for (size_t i = 0; i < dim; i += 16) {
         const __m256i query = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(q + i));
-        s0 = _mm256_add_epi32(s0, _mm256_madd_epi16(query, widened(a + i)));
-        s1 = _mm256_add_epi32(s1, _mm256_madd_epi16(query, widened(b + i)));
-        s2 = _mm256_add_epi32(s2, _mm256_madd_epi16(query, widened(c + i)));
-        s3 = _mm256_add_epi32(s3, _mm256_madd_epi16(query, widened(d + i)));
+        for (int r = 0; r < 4; ++r) {
+            const __m256i x = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[r] + i)));
+            const __m256i d = _mm256_sub_epi16(query, x);
+            s[r] = _mm256_add_epi32(s[r], _mm256_madd_epi16(d, d));
+        }
     }
-    const __m256i sums = _mm256_hadd_epi32(_mm256_hadd_epi32(s0, s1), _mm256_hadd_epi32(s2, s3));
-    const __m128i total = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out), total);
+    for (int r = 0; r < 4; ++r) {
+        __m128i v = _mm_add_epi32(_mm256_castsi256_si128(s[r]), _mm256_extracti128_si256(s[r], 1));
+        v = _mm_add_epi32(v, _mm_shuffle_epi32(v, 0x4e));
+        v = _mm_add_epi32(v, _mm_shuffle_epi32(v, 0xb1));
+        out[r] = _mm_cvtsi128_si32(v);
+    }
 }
 
 // 4 rows by 24 columns: twelve accumulators, three columns and a broadcast fill the sixteen registers.

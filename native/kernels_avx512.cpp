@@ -50,7 +50,8 @@ void i8(const int16_t* q, const int8_t* const* rows, size_t dim, int32_t* out) {
         const __m512i query = _mm512_loadu_si512(q + i);
         for (int r = 0; r < 4; ++r) {
             const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows[r] + i));
-            s[r] = _mm512_add_epi32(s[r], _mm512_madd_epi16(query, _mm512_cvtepi8_epi16(x)));
+            const __m512i d = _mm512_sub_epi16(query, _mm512_cvtepi8_epi16(x));
+            s[r] = _mm512_add_epi32(s[r], _mm512_madd_epi16(d, d));
         }
     }
     for (int r = 0; r < 4; ++r) out[r] = _mm512_reduce_add_epi32(s[r]);

@@ -76,7 +76,10 @@ void f16(const float* q, const uint16_t* const* rows, size_t dim, float* out) {
 void i8(const int16_t* q, const int8_t* const* rows, size_t dim, int32_t* out) {
     for (size_t r = 0; r < 4; ++r) {
         int32_t sum = 0;
-        for (size_t i = 0; i < dim; ++i) sum += int32_t(q[i]) * rows[r][i];
+        for (size_t i = 0; i < dim; ++i) {
+            const int32_t d = q[i] - rows[r][i];
+            sum += d * d;
+        }
         out[r] = sum;
     }
 }

@@ -15,8 +15,6 @@ constexpr size_t SAMPLE = 300;     // points whose true neighbours tell how far 
 constexpr size_t BLOCK = 24 * PANEL; // points that are packed at a time
 constexpr double AGREEMENT = 0.99; // of the true neighbours that fewer dimensions must still find
 constexpr double MARGIN = 0.25;    // of what may be missing, kept back: the sample is a sample, and cells have bounds
-constexpr double CODES_AGREE = 0.85; // of a point's nearer neighbours that codes must find among its neighbours
-constexpr double CODES_FAIL = 0.5; // and below how many of them a point is lost to walks on codes
 constexpr double TOO_MANY = 0.2;   // share of the cells to look at from which on comparing all pairs costs less
 
 uint64_t word(uint32_t distance, uint32_t entry) { return uint64_t(distance) << 32 | entry; }
@@ -142,33 +140,26 @@ void Fanng::compare_all(const Matrix& x, int threads) {
     for (size_t j = 0; j < n * width; ++j) lists_[j] = indices[j] < 0 ? NONE : uint32_t(indices[j]);
 }
 
-// Codes are worth having if they order a point's neighbours nearly as the vectors do, and fail hardly any point: those of
-// a tight cluster far from all others would not be found at any effort. The lists come from the vectors.
+// Codes are worth having if they order a point's neighbours nearly as the vectors do. The lists come from the vectors.
 bool Fanng::codes_agree() const {
     const size_t n = points_.size(), m = std::min<size_t>(n, 256);
-    size_t agree = 0, total = 0, failed = 0;
-    CodeSpace codes(points_);
+    size_t agree = 0, total = 0;
+    CodeSpace space(points_);
     std::vector<uint64_t> words;
-    std::vector<uint32_t> exact;
-    with_vectors(points_, [&](auto vectors) {
-        for (size_t s = 0; s < m; ++s) {
-            const size_t v = s * n / m;
-            const uint32_t* list = &lists_[v * list_width_];
-            const size_t count = size_t(std::find(list, list + list_width_, NONE) - list), half = count / 2;
-            if (count < 4) continue;
-            vectors.ask_point(v), codes.ask_point(v);
-            words.clear(), exact.clear();
-            measure_all(vectors, list, count, [&](uint32_t d, uint32_t) { exact.push_back(d); });
-            for (size_t j = 0; j < count; ++j)
-                measure_all(codes, list + j, 1, [&](uint32_t d, uint32_t) { words.push_back(word(d, uint32_t(count - 1 - j))); });
-            std::sort(words.begin(), words.end());  // ties count against the codes: they cannot tell those apart
-            size_t found = 0;
-            for (size_t j = 0; j < half; ++j) found += exact[count - 1 - uint32_t(words[j])] <= exact[half - 1];
-            agree += found, total += half;
-            failed += double(found) < CODES_FAIL * double(half);
-        }
-    });
-    return double(agree) >= CODES_AGREE * double(total) && failed * 128 <= m;
+    for (size_t s = 0; s < m; ++s) {
+        const size_t v = s * n / m;
+        const uint32_t* list = &lists_[v * list_width_];
+        const size_t count = size_t(std::find(list, list + list_width_, NONE) - list);
+        if (count < 4) continue;
+        space.ask_point(v);
+        words.clear();
+        for (size_t j = 0; j < count; ++j)
+            measure_all(space, list + j, 1, [&](uint32_t d, uint32_t) { words.push_back(word(d, uint32_t(count - 1 - j))); });
+        std::sort(words.begin(), words.end());  // ties count against the codes: they cannot tell those apart
+        for (size_t j = 0; j < count / 2; ++j) agree += count - 1 - uint32_t(words[j]) < count / 2;
+        total += count / 2;
+    }
+    return total == 0 || double(agree) >= 0.85 * double(total);
 }
 
 // Each point looks at its first `reach` neighbours and at as many that have it among theirs, and with each of them at

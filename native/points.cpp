@@ -4,38 +4,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 namespace nngk {
 namespace {
-
 constexpr size_t SAMPLE = 2000;
-constexpr float BYTE = 127;
-constexpr float FINE = 511;  // steps of a query's values: the greatest whose products with bytes fit in 32,768 dimensions
-constexpr float LARGEST = std::numeric_limits<float>::max() / 8;  // of squared lengths: sums of them stay finite
-
-// The difference from the centre in steps so that the greatest value becomes `top`.
-template <class T>
-Points::CodeTerm round_to_steps(const float* x, const float* centre, size_t n, float top, float least, T* out) {
-    float greatest = 0;
-    for (size_t k = 0; k < n; ++k) greatest = std::max(greatest, std::fabs(x[k] - centre[k]));
-    const float step = greatest > 0 ? std::max(greatest / top, std::numeric_limits<float>::min()) : least, scale = 1 / step;
-    int64_t square = 0;
-    for (size_t k = 0; k < n; ++k) {
-        out[k] = T(std::lrintf(std::clamp((x[k] - centre[k]) * scale, -top, top)));
-        square += int64_t(out[k]) * out[k];
-    }
-    return {step, std::min(LARGEST, step * step * float(square))};
 }
-
-}  // namespace
 
 void Points::resize(size_t n) {
     if (storage_ == Storage::f32)
         f32_.resize(n * padded_);
     else
         half_.resize(n * padded_);
-    if (has_codes_) codes_.resize(n * padded_), centre_.resize(padded_ + 2 * n);
+    if (has_codes_) codes_.resize(n * padded_);
     n_ = n;
 }
 
@@ -70,34 +50,27 @@ void Points::reorder(const uint32_t* order, size_t n) {
         buffer.swap(moved);
     };
     move(f32_), move(half_), move(codes_);
-    if (has_codes_) {
-        Array<float> moved(padded_ + 2 * n);
-        std::memcpy(moved.data(), centre_.data(), padded_ * sizeof(float));
-        for (size_t i = 0; i < n; ++i) std::memcpy(&moved[padded_ + 2 * i], term_row(order[i]), 2 * sizeof(float));
-        centre_.swap(moved);
-    }
     n_ = n;
 }
 
 void Points::fit_codes(int threads) {
     has_codes_ = false;
-    centre_.assign(padded_ + 2 * n_, 0.0f);
+    centre_.assign(padded_, 0.0f);
     const size_t m = std::min(n_, SAMPLE);
     if (m < 2) return;
     Array<float> sample(m * padded_);
     for (size_t i = 0; i < m; ++i) get(i * n_ / m, &sample[i * padded_]);
-    // Medians: a few points far away do not move them.
-    std::vector<float> values(m);
-    double spread = 0;
-    for (size_t k = 0; k < dim_; ++k) {
-        for (size_t i = 0; i < m; ++i) values[i] = sample[i * padded_ + k];
-        std::nth_element(values.begin(), values.begin() + long(m / 2), values.end());
-        centre_[k] = values[m / 2];
-        for (float value : values) spread = std::max(spread, std::fabs(double(value) - double(centre_[k])));
-    }
-    step_ = float(spread / BYTE);
-    const double limit = std::sqrt(double(LARGEST) / double(dim_));
-    if (!(step_ >= std::numeric_limits<float>::min()) || !(spread < limit)) return;
+    for (size_t i = 0; i < m; ++i)
+        for (size_t k = 0; k < dim_; ++k) centre_[k] += sample[i * padded_ + k] / float(m);
+    std::vector<float> spread;
+    spread.reserve(m * dim_);
+    for (size_t i = 0; i < m; ++i)
+        for (size_t k = 0; k < dim_; ++k) spread.push_back(std::fabs(sample[i * padded_ + k] - centre_[k]));
+    // All but one in ten thousand values fit; the rest are clipped, which only bends the walk a little.
+    const size_t at = std::min(spread.size() - 1, spread.size() - spread.size() / 10000);
+    std::nth_element(spread.begin(), spread.begin() + long(at), spread.end());
+    step_ = spread[at] / 127;
+    if (!(step_ > 0) || !std::isfinite(step_)) return;
     codes_.resize(n_ * padded_);
     has_codes_ = true;
     parallel(n_, 1024, threads, [&](size_t begin, size_t end, int) {
@@ -109,13 +82,17 @@ void Points::encode(size_t i) {
     thread_local Array<float> x;
     x.resize(padded_);
     get(i, x.data());
-    const CodeTerm term = round_to_steps(x.data(), centre_.data(), padded_, BYTE, step_, codes_.data() + i * padded_);
-    float* at = centre_.data() + padded_ + 2 * i;
-    at[0] = term.step, at[1] = term.square;
+    int8_t* out = codes_.data() + i * padded_;
+    const float scale = 1 / step_;
+    for (size_t k = 0; k < padded_; ++k)
+        out[k] = int8_t(std::lrintf(std::clamp((x[k] - centre_[k]) * scale, -127.0f, 127.0f)));
 }
 
-Points::CodeTerm Points::encode_query(const float* x, int16_t* out) const {
-    return round_to_steps(x, centre_.data(), padded_, FINE, step_, out);
+void Points::encode_query(const float* x, int16_t* out) const {
+    const float scale = 1 / step_;
+    // A query may lie outside the range of the points: the subtraction has room for more, so clip late.
+    for (size_t k = 0; k < padded_; ++k)
+        out[k] = int16_t(std::lrintf(std::clamp((x[k] - centre_[k]) * scale, -127.0f, 127.0f)));
 }
 
 }  // namespace nngk

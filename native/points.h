@@ -56,27 +56,17 @@ public:
     const uint16_t* half(size_t i) const { return half_.data() + i * padded_; }
     const int8_t* code(size_t i) const { return codes_.data() + i * padded_; }
 
-    // A code is a point as bytes: its difference from a centre of all points, in steps of its own, so that long vectors
-    // are as well described as short ones. What a distance needs besides the product of two codes:
-    struct CodeTerm {
-        float step, square;  // the size of a byte's unit, and the squared length
-    };
-    // Chooses the centre from a sample, and encodes all points. Codes are given up (has_codes is false, and walks use the
-    // stored vectors) where their rounding would be large beside the distances to neighbours.
+    // Chooses the range of the byte codes from a sample, and encodes all points. Codes are given up (has_codes is
+    // false, and walks use the stored vectors) where their rounding would be large beside the distances to neighbours.
     void fit_codes(int threads);
     void encode(size_t i);
-    void drop_codes() { has_codes_ = false, codes_ = {}, centre_ = {}; }
+    void drop_codes() { has_codes_ = false, codes_ = {}; }
     bool has_codes() const { return has_codes_; }
-    CodeTerm encode_query(const float* x, int16_t* out) const;  // padded values in, padded values out
-    CodeTerm code_term(size_t i) const {
-        const float* at = term_row(i);
-        return CodeTerm{at[0], at[1]};
-    }
-    const float* term_row(size_t i) const { return centre_.data() + padded_ + 2 * i; }
+    void encode_query(const float* x, int16_t* out) const;  // padded values in, padded values out
     float code_step() const { return step_; }
     float centre(size_t k) const { return centre_[k]; }
 
-    size_t bytes() const { return (f32_.size() + centre_.size()) * 4 + half_.size() * 2 + codes_.size(); }
+    size_t bytes() const { return f32_.size() * 4 + half_.size() * 2 + codes_.size(); }
 
     // Everything that a file has to hold.
     template <class Visit>
@@ -91,9 +81,9 @@ private:
     Buffer<float> f32_;
     Buffer<uint16_t> half_;
     Buffer<int8_t> codes_;
-    Buffer<float> centre_;  // of the codes, then two values per point: its CodeTerm
+    Buffer<float> centre_;
     bool has_codes_ = false;
-    float step_ = 1;  // of a code whose point is the centre
+    float step_ = 1;
 };
 
 }  // namespace nngk

@@ -106,6 +106,7 @@ public:
         words_[next_] |= 1;
         return vertex(words_[next_]);
     }
+    uint32_t peek() const { return next_ + 1 < size_ ? vertex(words_[next_ + 1]) : NONE; }
 
 private:
     std::vector<uint64_t> words_;
@@ -115,51 +116,34 @@ private:
 struct Scratch {
     Seen seen;
     Pool pool;
-    std::vector<uint32_t> fresh;  // vertices met and not yet measured
-    uint32_t here = NONE;         // the vertex whose edges are followed next
+    std::vector<uint32_t> fresh;
     uint64_t distances = 0;
 };
 
-// Best-first search: follow the edges of the nearest vertex not followed yet, until the pool holds no such vertex. It
-// goes in steps, each of which sends for the memory that the next one reads: meanwhile another search can take a step.
-template <class Space>
-void begin_search(const Space& space, const Graph& graph, const uint32_t* entries, size_t count, size_t ef, uint32_t avoid,
-                  Scratch& s) {
-    s.seen.reset(graph.size());
-    if (avoid != NONE) s.seen.add(avoid);
-    s.pool.reset(ef);
-    s.fresh.clear();
-    for (size_t i = 0; i < count; ++i)
-        if (s.seen.add(entries[i])) s.fresh.push_back(entries[i]), space.prefetch(entries[i]);
-}
-
-// Measures what was met and turns to the nearest vertex; false where all were followed. dead(v): v was removed, and is a
-// way but no result.
-template <class Space, class Dead>
-bool choose_next(const Space& space, const Graph& graph, Dead&& dead, Scratch& s) {
-    s.distances += s.fresh.size();
-    measure_sent(space, s.fresh.data(), s.fresh.size(), [&](uint32_t d, uint32_t v) { s.pool.insert(Pool::word(d, v), dead(v)); });
-    s.here = s.pool.follow();
-    if (s.here == NONE) return false;
-    graph.prefetch(s.here);
-    return true;
-}
-
-// Meets the vertex's neighbours.
-template <class Space>
-void look_around(const Space& space, const Graph& graph, Scratch& s) {
-    const uint32_t* edges = graph.edges(s.here);
-    s.fresh.clear();
-    for (uint32_t e = 0, n = graph.degree(s.here); e < n; ++e)
-        if (s.seen.add(edges[e])) s.fresh.push_back(edges[e]), space.prefetch(edges[e]);
-}
-
-// All of it. avoid: a vertex that is not even a way, or NONE.
+// Best-first search: follow the edges of the nearest vertex not followed yet, until the pool holds no such vertex.
+// dead(v): v was removed, and is a way but no result; avoid: a vertex that is not even a way, or NONE.
 template <class Space, class Dead>
 void best_first(const Space& space, const Graph& graph, const uint32_t* entries, size_t count, size_t ef, Dead&& dead,
                 uint32_t avoid, Scratch& s) {
-    begin_search(space, graph, entries, count, ef, avoid, s);
-    while (choose_next(space, graph, dead, s)) look_around(space, graph, s);
+    s.seen.reset(graph.size());
+    if (avoid != NONE) s.seen.add(avoid);
+    s.pool.reset(ef);
+    auto take = [&](uint32_t d, uint32_t v) { s.pool.insert(Pool::word(d, v), dead(v)); };
+    s.fresh.clear();
+    for (size_t i = 0; i < count; ++i)
+        if (s.seen.add(entries[i])) s.fresh.push_back(entries[i]);
+    for (;;) {
+        s.distances += s.fresh.size();
+        measure_all(space, s.fresh.data(), s.fresh.size(), take);
+        const uint32_t v = s.pool.follow();
+        if (v == NONE) return;
+        const uint32_t after = s.pool.peek();
+        if (after != NONE) graph.prefetch(after);
+        const uint32_t* edges = graph.edges(v);
+        s.fresh.clear();
+        for (uint32_t e = 0, n = graph.degree(v); e < n; ++e)
+            if (s.seen.add(edges[e])) s.fresh.push_back(edges[e]);
+    }
 }
 
 // The paper's search: from the nearest vertex follow one edge, come back to it or go on from the new vertex, whichever

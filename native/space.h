@@ -4,8 +4,6 @@
 
 #include "points.h"
 
-#include <algorithm>
-
 namespace nngk {
 
 inline uint32_t ordered(float distance) {
@@ -14,39 +12,27 @@ inline uint32_t ordered(float distance) {
     return bits;  // not negative, so the bits order as the numbers
 }
 
-inline double distance_value(uint32_t d) {
-    float f;
-    std::memcpy(&f, &d, 4);
-    return f;
-}
-
-// |q - x|² = |q|² + |x|² - 2 q·x, where the product is one of whole numbers.
 struct CodeSpace {
     const Points& points;
     Array<int16_t> query;
-    Points::CodeTerm term{};
     explicit CodeSpace(const Points& p) : points(p), query(p.padded()) {}
     void ask_point(size_t i) {
         const int8_t* code = points.code(i);
         for (size_t k = 0; k < points.padded(); ++k) query[k] = code[k];
-        term = points.code_term(i);
     }
-    void ask(const float* x) { term = points.encode_query(x, query.data()); }
+    void ask(const float* x) { points.encode_query(x, query.data()); }
     void prefetch(size_t i) const {
         const char* at = reinterpret_cast<const char*>(points.code(i));
         for (size_t b = 0; b < points.padded(); b += 64) __builtin_prefetch(at + b);
-        __builtin_prefetch(points.term_row(i));
     }
     void four(const uint32_t* ids, uint32_t* out) const {
         const int8_t* rows[4] = {points.code(ids[0]), points.code(ids[1]), points.code(ids[2]), points.code(ids[3])};
-        int32_t product[4];
-        kernels().i8(query.data(), rows, points.padded(), product);
-        for (int r = 0; r < 4; ++r) {
-            const Points::CodeTerm theirs = points.code_term(ids[r]);
-            out[r] = ordered(std::max(0.0f, term.square + theirs.square - 2 * (term.step * theirs.step * float(product[r]))));
-        }
+        int32_t d[4];
+        kernels().i8(query.data(), rows, points.padded(), d);
+        for (int r = 0; r < 4; ++r) out[r] = uint32_t(d[r]);
     }
-    static double value(uint32_t d) { return distance_value(d); }
+    static double value(uint32_t d) { return d; }
+    double scale() const { return double(points.code_step()) * points.code_step(); }
 };
 
 // Storage is a parameter of the type, so that the choice is made once a search and not once a distance.
@@ -80,7 +66,12 @@ struct VectorSpace {
             (S == Storage::bf16 ? kernels().bf16 : kernels().f16)(query.data(), rows, points.padded(), d);
         }
     }
-    static double value(uint32_t d) { return distance_value(d); }
+    static double value(uint32_t d) {
+        float f;
+        std::memcpy(&f, &d, 4);
+        return f;
+    }
+    double scale() const { return 1; }
 };
 
 // Calls work(space) with the space of the stored vectors.
@@ -100,12 +91,15 @@ decltype(auto) with_space(const Points& points, Work&& work) {
     return with_vectors(points, std::forward<Work>(work));
 }
 
-// Distances to many points whose rows are on their way, four at a time: take(distance, id).
+// Distances to many points, four at a time with the rows of the next ones on their way: take(distance, id).
 template <class Space, class Take>
-void measure_sent(const Space& space, const uint32_t* ids, size_t n, Take&& take) {
-    uint32_t out[4];
+void measure_all(const Space& space, const uint32_t* ids, size_t n, Take&& take) {
+    constexpr size_t AHEAD = 8;
+    for (size_t j = 0; j < std::min(n, AHEAD); ++j) space.prefetch(ids[j]);
     size_t j = 0;
+    uint32_t out[4];
     for (; j + 4 <= n; j += 4) {
+        for (size_t r = j + AHEAD; r < std::min(n, j + AHEAD + 4); ++r) space.prefetch(ids[r]);
         space.four(ids + j, out);
         for (size_t r = 0; r < 4; ++r) take(out[r], ids[j + r]);
     }
@@ -114,17 +108,6 @@ void measure_sent(const Space& space, const uint32_t* ids, size_t n, Take&& take
     for (size_t r = 0; r < 4; ++r) last[r] = ids[std::min(j + r, n - 1)];
     space.four(last, out);
     for (size_t r = 0; j + r < n; ++r) take(out[r], ids[j + r]);
-}
-
-// The same, with the rows sent for a few ahead.
-template <class Space, class Take>
-void measure_all(const Space& space, const uint32_t* ids, size_t n, Take&& take) {
-    constexpr size_t AHEAD = 8;
-    for (size_t j = 0; j < std::min(n, AHEAD); ++j) space.prefetch(ids[j]);
-    for (size_t j = 0; j < n; j += 4) {
-        for (size_t r = j + AHEAD; r < std::min(n, j + AHEAD + 4); ++r) space.prefetch(ids[r]);
-        measure_sent(space, ids + j, std::min<size_t>(4, n - j), take);
-    }
 }
 
 }  // namespace nngk
