@@ -1,4 +1,4 @@
-// Arrays that begin on a cache line.
+// Arrays that begin on a cache line; large ones ask for large pages.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,13 @@
 #include <new>
 #include <vector>
 
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
 namespace nngk {
+
+constexpr size_t HUGE_PAGE = size_t(2) << 20;
 
 template <class T>
 struct Aligned {
@@ -15,8 +21,17 @@ struct Aligned {
     Aligned() = default;
     template <class U>
     Aligned(const Aligned<U>&) {}
-    T* allocate(size_t n) { return static_cast<T*>(::operator new(n * sizeof(T), std::align_val_t(64))); }
-    void deallocate(T* p, size_t) { ::operator delete(p, std::align_val_t(64)); }
+    T* allocate(size_t n) {
+        const size_t bytes = n * sizeof(T);
+        void* at = ::operator new(bytes, std::align_val_t(alignment(bytes)));
+#ifdef __linux__
+        // A walk jumps through its arrays: with small pages most of its steps would look up another page first.
+        if (bytes >= HUGE_PAGE) ::madvise(at, bytes / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
+#endif
+        return static_cast<T*>(at);
+    }
+    void deallocate(T* p, size_t n) { ::operator delete(p, std::align_val_t(alignment(n * sizeof(T)))); }
+    static size_t alignment(size_t bytes) { return bytes >= HUGE_PAGE ? HUGE_PAGE : 64; }
     // Leaves plain values uninitialised on resize: large arrays are filled once, by the threads that need them.
     template <class U, class... Args>
     void construct(U* p, Args&&... args) {

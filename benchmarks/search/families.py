@@ -1,12 +1,19 @@
 """How do the engines compare on points of every kind: classes apart and overlapping, duplicates, heavy tails?
 
     python benchmarks/search/families.py --n 50000 --dim 128
+    python benchmarks/search/families.py --families --features cub200.npy    # of write_features.py
 
-Rows: results/search_families.csv. One thread; times are of the processor.
+Rows: results/search_families.csv. One thread, at equal recall, in turns; times are of the processor.
 """
 
-from nngk.experiments.bench.families import PEERS, bench_families
-from nngk.experiments.bench.points import FAMILIES
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from nngk.experiments.bench.families import COMPARED, bench_families
+from nngk.experiments.bench.points import FAMILIES, Family, family, held_out
 from nngk.experiments.record.benchmarks import benchmark_options, benchmark_parser
 
 
@@ -14,16 +21,27 @@ def main() -> None:
     parser = benchmark_parser(__doc__, "results/search_families.csv")
     parser.add_argument("--n", type=int, default=50_000)
     parser.add_argument("--dim", type=int, default=128)
-    parser.add_argument("--k", type=int, default=10)
-    parser.add_argument("--families", nargs="+", default=[*FAMILIES, "unseen"])
-    parser.add_argument("--peers", nargs="+", default=list(PEERS))
+    parser.add_argument("--k", type=int, nargs="+", default=[10, 100])
+    parser.add_argument("--families", nargs="*", default=[*FAMILIES, "unseen"])
+    parser.add_argument(
+        "--features", nargs="*", type=Path, default=[], help="Files of vectors, .npy, as more families."
+    )
+    parser.add_argument("--peers", nargs="+", default=list(COMPARED))
+    parser.add_argument("--queries", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     given = benchmark_options(parser)
     if given.quick:
-        given.n, given.dim, given.k, given.families, given.peers = 600, 8, 5, ["apart"], ["fanng"]
-    bench_families(
-        given.n, given.dim, given.k, given.families, given.peers, given.out, seed=given.seed, commit=given.commit
-    )
+        given.n, given.dim, given.k, given.families, given.peers = 600, 8, [5], ["apart"], ["fanng"]
+        given.queries = 50
+
+    def data() -> Iterator[tuple[str, Family]]:
+        for name in given.families:
+            yield name, family(name, given.n, given.dim, given.queries, seed=given.seed)
+        for path in given.features:
+            x = torch.from_numpy(np.load(path, allow_pickle=False)).float()
+            yield path.stem, held_out(x, given.queries, seed=given.seed)
+
+    bench_families(data(), given.k, given.peers, given.out, seed=given.seed, commit=given.commit)
 
 
 if __name__ == "__main__":

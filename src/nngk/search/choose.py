@@ -8,13 +8,14 @@ from nngk.errors import InputError
 from nngk.search.adapters.faiss import Faiss
 from nngk.search.adapters.hnswlib import Hnswlib
 from nngk.search.adapters.pynndescent import PyNNDescent
+from nngk.search.adapters.usearch import Usearch
 from nngk.search.checks import whole
 from nngk.search.engine import Engine
 from nngk.search.exact import Exact
 from nngk.search.fanng import FANNG
 from nngk.search.native import core
 
-ENGINES = ("auto", "exact", "fanng", "faiss-flat", "faiss-hnsw", "faiss-ivf", "hnswlib", "pynndescent")
+ENGINES = ("auto", "exact", "fanng", "faiss-flat", "faiss-hnsw", "faiss-ivf", "hnswlib", "pynndescent", "usearch")
 # Seconds of one core, measured with benchmarks/search/growth.py (results/search_crossing.csv, search_growth.csv) on a
 # 2.6 GHz processor with AVX-512. Only their ratio decides, and it changes little from machine to machine: both engines
 # live on the same multiply-adds and the same memory.
@@ -97,4 +98,6 @@ def create_engine(
         return Faiss(dim, name.removeprefix("faiss-"), threads=threads)
     if name == "hnswlib":
         return Hnswlib(dim, seed=seed, threads=threads)
+    if name == "usearch":
+        return Usearch(dim, threads=threads)
     return PyNNDescent(dim, seed=seed, threads=threads)

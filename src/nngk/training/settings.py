@@ -332,8 +332,8 @@ class Settings:
     search: str = setting(
         "auto",
         BANK,
-        "Find neighbours with this engine: exact, fanng, faiss-flat, faiss-hnsw, faiss-ivf, hnswlib or pynndescent. "
-        "With 'auto' it is exact or fanng, whichever takes less time for the number and size of the centres.",
+        "Find neighbours with this engine: exact, fanng, faiss-flat, faiss-hnsw, faiss-ivf, hnswlib, pynndescent or "
+        "usearch. With 'auto' it is exact or fanng, whichever takes less time for the number and size of the centres.",
         form="auto|NAME",
     )
 

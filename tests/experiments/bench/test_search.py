@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from nngk.errors import InputError
-from nngk.experiments.bench.families import answered_share, bench_families, ratios
-from nngk.experiments.bench.points import FAMILIES, Family, clustered_features, family
+from nngk.experiments.bench.families import Setting, answered_share, bench_families, least_setting
+from nngk.experiments.bench.points import FAMILIES, Family, class_labels, clustered_features, family
 from nngk.experiments.bench.search import at_recall, bench_search
 from nngk.search.native import core
 
@@ -60,19 +60,51 @@ def test_unknown_peer() -> None:
 
 def test_families_side_by_side(tmp_path: Path) -> None:
     pytest.importorskip("faiss")
+    pytest.importorskip("hnswlib")
     said: list[str] = []
-    peers = ("fanng", "faiss-hnsw", "faiss-hnsw-sq8")
+    peers = ("fanng", "hnswlib", "faiss-hnsw-sq8")
     out = tmp_path / "families.csv"
-    rows = bench_families(1500, 16, 5, ("apart", "duplicates"), peers, out, queries=50, say=said.append)
-    assert {(row["family"], row["engine"]) for row in rows} == {
-        (name, peer) for name in ("apart", "duplicates") for peer in peers
-    }
-    assert all(0 < row["distances_per_query"] < 1600 and row["commit"] is not None for row in rows)
-    assert max(row["recall"] for row in rows if row["engine"] == "fanng") > 0.99
-    assert len(said) == 4 and "over faiss-hnsw" in said[0]
+    families = [(name, family(name, 1500, 16, 50)) for name in ("apart", "duplicates")]
+    rows = bench_families(families, [5], peers, out, say=said.append)
+    assert [(row["family"], row["wanted"], row["engine"]) for row in rows] == [
+        (name, wanted, peer) for name in ("apart", "duplicates") for wanted in (0.95, 0.99) for peer in peers
+    ]
+    for row in rows:
+        assert row["commit"] and row["kernels"] and row["build_seconds"] > 0
+        # Bytes may be too rough for the greater recall; whoever reaches one reaches it with the value that is named.
+        assert row["engine"] == "faiss-hnsw-sq8" or row["recall"] >= row["wanted"]
+        assert row["engine"] != "hnswlib" or row["ratio"] == 1
+        assert row["engine"] != "fanng" or (row["ratio"] > 0 and 0 < row["distances_per_query"] < 1600)
+    assert len(said) == 4 and "hnswlib" in said[0] and "(1.00)" in said[0]
     with out.open() as file:
         assert len(list(csv.DictReader(file))) == len(rows)
-    assert ratios([row for row in rows if row["engine"] == "fanng"], 5) == []
+
+
+def test_an_engine_that_does_not_reach_a_recall_has_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nngk.experiments.bench.families.answered_share", lambda found, data, truth: 0.97)
+    said: list[str] = []
+    rows = bench_families([("apart", family("apart", 300, 8, 10))], [3], ["fanng"], say=said.append)
+    assert rows[0]["recall"] == 0.97 and "recall" not in rows[1] and "queries_per_second" not in rows[1]
+    assert "not reached" in said[1]
+
+
+def test_least_setting_between_two_values() -> None:
+    asked: list[float] = []
+
+    def recall(value: float) -> float:
+        asked.append(value)
+        return min(1.0, value / 100)
+
+    assert least_setting([10, 50, 90], recall, 0.05) == Setting(10, 0.1) and asked == [10]
+    assert least_setting([10, 50, 90], recall, 0.77) == Setting(77, 0.77)
+    assert least_setting([10, 50], recall, 0.77) is None
+    between = least_setting([0.1, 10.5, 40.0], recall, 0.2)
+    assert between is not None and 20 <= between.value < 20.01
+
+
+def test_unequal_classes_have_ten_to_ten_thousand_points() -> None:
+    sizes = class_labels(60_000, 400, torch.Generator().manual_seed(0), unequal=True).bincount()
+    assert sizes.sum() == 60_000 and 10 <= sizes[:-1].min() < 50 and 5000 < sizes.max() <= 10_000
 
 
 def test_any_of_equally_far_points_is_an_answer() -> None:

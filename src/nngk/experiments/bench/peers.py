@@ -11,6 +11,7 @@ from nngk.errors import InputError
 from nngk.search.adapters.faiss import Faiss
 from nngk.search.adapters.hnswlib import Hnswlib
 from nngk.search.adapters.pynndescent import PyNNDescent
+from nngk.search.adapters.usearch import Usearch
 from nngk.search.engine import Engine
 from nngk.search.exact import Exact
 from nngk.search.fanng import FANNG
@@ -27,7 +28,7 @@ class Peer(NamedTuple):
 
 def pools(k: int) -> list[float]:
     """Sizes of the pool of a graph search."""
-    return sorted({max(k, round(k + step)) for step in (0, 5, 10, 20, 40, 70, 110, 160, 250, 400, 700, 1200)})
+    return sorted({max(k, round(k + step)) for step in (0, 5, 10, 20, 40, 70, 110, 160, 250, 400, 700, 1200, 2000)})
 
 
 PEERS = {
@@ -43,6 +44,7 @@ PEERS = {
         "epsilon",
         lambda k: [0.0, 0.03, 0.06, 0.09, 0.12, 0.16, 0.2, 0.25, 0.3, 0.4, 0.5],
     ),
+    "usearch": Peer(lambda d, k, t, s: Usearch(d, threads=t), "ef", pools),
 }
 
 

@@ -43,11 +43,17 @@ def clustered_features(n: int, dim: int, *, seed: int = 0, intrinsic: int = 25) 
 
 
 def class_labels(n: int, classes: int, generator: Generator, unequal: bool = False) -> Tensor:
-    """Return classes (n,) of equal chances, or of sizes from 10 to 10,000 where ``unequal``."""
+    """Return classes (n,) of equal chances, or as many as have sizes from 10 to 10,000 where ``unequal``.
+
+    >>> class_labels(1000, 4, torch.Generator().manual_seed(0)).bincount().min() > 200
+    tensor(True)
+    """
     if not unequal:
         return torch.randint(classes, (n,), generator=generator)
-    sizes = 10 ** (1 + 3 * torch.rand(classes, generator=generator))
-    return torch.multinomial(sizes, n, replacement=True, generator=generator)
+    most = min(10_000.0, n / 4)
+    sizes = (10 * (most / 10) ** torch.rand(n // 10, generator=generator)).long()
+    labels = torch.arange(len(sizes)).repeat_interleave(sizes)[:n]
+    return labels[torch.randperm(n, generator=generator)]
 
 
 def separate_classes(
@@ -65,10 +71,10 @@ def separate_classes(
 
     Each class spreads over ``directions`` of its own.
     """
-    classes = max(2, min(classes, n // 25))
     directions = min(directions, dim)
+    labels = class_labels(n, max(2, min(classes, n // 25)), generator, unequal)
+    classes = int(labels.max()) + 1
     centres = apart * torch.randn(classes, dim, generator=generator) / dim**0.5
-    labels = class_labels(n, classes, generator, unequal)
     x = centres[labels]
     for c in range(classes):
         members = (labels == c).nonzero()[:, 0]
@@ -129,7 +135,18 @@ FAMILIES: dict[str, Callable[[int, int, Generator], Tensor]] = {
     "heavy tails": heavy_tails,
     "low dimension": partial(manifold, intrinsic=5),
     "uniform": partial(uniform, intrinsic=24),
+    "high dimension": partial(uniform, intrinsic=48),
 }
+
+
+def held_out(x: Tensor, queries: int, *, seed: int = 0) -> Family:
+    """Return some of the points as queries, and the others to be indexed.
+
+    >>> held_out(torch.randn(50, 3), 10).points.shape
+    torch.Size([40, 3])
+    """
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
+    return Family(x[order[queries:]].contiguous(), x[order[:queries]].contiguous())
 
 
 def family(name: str, n: int, dim: int, queries: int = 1000, *, seed: int = 0) -> Family:
@@ -146,6 +163,4 @@ def family(name: str, n: int, dim: int, queries: int = 1000, *, seed: int = 0) -
         return Family(x, FAMILIES["apart"](queries, dim, generator))
     if name not in FAMILIES:
         raise InputError(f"There is no family {name!r}; take one of {', '.join([*FAMILIES, 'unseen'])}.")
-    x = FAMILIES[name](n + queries, dim, generator)
-    order = torch.randperm(len(x), generator=generator)
-    return Family(x[order[queries:]].contiguous(), x[order[:queries]].contiguous())
+    return held_out(FAMILIES[name](n + queries, dim, generator), queries, seed=seed)
