@@ -59,8 +59,9 @@ INTERPRETED = [
     pytest.param("gpu/googlenet_passes.py", marks=pytest.mark.slow),
 ]
 # They have tests of their own.
-OTHERS = {f"reliability/{name}.py" for name in ("faults", "hostile_images", "pack_faults")} | {
+OTHERS = {f"reliability/{name}.py" for name in ("faults", "hostile_images", "pack_faults", "promises", "stops")} | {
     "promise/tables.py",
+    "recipe/unseen.py",
     "search/write_features.py",
 }
 
