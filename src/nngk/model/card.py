@@ -29,8 +29,7 @@ SETTINGS = (
 )
 # Of what the networks' own weights are published under.
 LICENCES = {
-    "efficientnet-lite0": "Apache-2.0, as the authors of EfficientNet-Lite publish them; trained on ImageNet-1k",
-    "googlenet-bvlc": "those of the file: BVLC's GoogLeNet was released for unrestricted use; trained on ImageNet-1k",
+    "efficientnet-lite0": "Apache-2.0, as their package says; trained on ImageNet-1k",
 }
 
 
@@ -148,7 +147,7 @@ def _licence(network: Mapping[str, Any]) -> str:
     name, source = str(network["name"]), network["weights"]["source"]
     if source == "random":
         return "yours"
-    if source == "file" and name not in LICENCES:
+    if source == "file" or name == "googlenet-bvlc":
         return "that of the file"
     if name.startswith("timm/"):
         return "that of timm's card for these weights"
