@@ -105,7 +105,8 @@ def an_engine(make):
         engine.add(x)
         engine.add(more)
         d, i = engine.search(queries, k)
-        assert not torch.isnan(d).any() and int(i.max(initial=-1) if isinstance(i, np.ndarray) else i.max()) < 99
+        found = torch.as_tensor(i).flatten().tolist()
+        assert not torch.isnan(d).any() and all(place < 99 for place in found)
         engine.remove(ids)
 
     return holds
@@ -154,7 +155,9 @@ def try_examples(name, count):
         except REFUSALS.get(name, InputError) as error:
             assert len(str(error)) > 20
 
-    settings(max_examples=count, deadline=None, suppress_health_check=list(HealthCheck))(given(strategy)(attempt))()
+    # The same examples every time in the suite; new ones in the slow tier.
+    how = settings(max_examples=count, deadline=None, derandomize=count <= 200, suppress_health_check=list(HealthCheck))
+    how(given(strategy)(attempt))()
 
 
 @pytest.mark.thorough

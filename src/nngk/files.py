@@ -274,7 +274,7 @@ def parse_tensors(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
     from safetensors.torch import load
 
     try:
-        tensors = load(data)
+        tensors = dict(sorted(load(data).items()))
     except (KeyError, AssertionError) as error:  # a type that this version of the library does not know
         raise SafetensorError(f"{type(error).__name__}: {error}") from None
     end = 8 + int.from_bytes(data[:8], "little")

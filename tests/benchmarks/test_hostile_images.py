@@ -12,7 +12,7 @@ from shapes import environment
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "reliability" / "hostile_images.py"
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_few_kinds(tmp_path):
     out = tmp_path / "hostile_images.csv"
     done = subprocess.run(

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.thorough
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",

@@ -41,7 +41,7 @@ def start(home, out):
     raise AssertionError("the run ended before its third epoch")
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL])
 @pytest.mark.thorough
 def test_a_stopped_process_is_resumed_to_the_same_end(home, tmp_path, how):
     out = tmp_path / "cut"

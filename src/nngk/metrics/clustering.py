@@ -30,7 +30,7 @@ def kmeans(
     [[0.5], [10.5]]
     """
     points = matrix(x, "Points")
-    if not 1 <= k <= len(points):
+    if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k <= len(points):
         raise InputError(f"k-means needs between 1 and {len(points)} clusters for {len(points)} points, got {k}.")
     if restarts < 1 or iterations < 1:
         raise InputError(f"k-means needs at least one restart and one iteration, got {restarts} and {iterations}.")

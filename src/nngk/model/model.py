@@ -304,6 +304,8 @@ class Model:
         if not isinstance(embeddings, Tensor) or embeddings.ndim != 2 or embeddings.shape[1] != dim:
             what = tuple(embeddings.shape) if isinstance(embeddings, Tensor) else type(embeddings).__name__
             raise InputError(f"Embeddings must be a tensor (n, {dim}), as embed() returns; got {what}.")
+        if embeddings.is_complex():
+            raise InputError(f"Embeddings must be real numbers, as embed() returns; got {embeddings.dtype}.")
         x = embeddings.to(self.device, self.centres.dtype)
         bad = (~torch.isfinite(x)).any(1).nonzero()
         if len(bad):
