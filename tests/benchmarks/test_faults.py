@@ -12,6 +12,7 @@ from shapes import environment
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "reliability"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("script", "injected"), [("faults.py", [2, 3, 60]), ("pack_faults.py", [5, 12])])
 def test_a_few_of_each(tmp_path, script, injected):
     out = tmp_path / "faults.csv"

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from shapes import write_shapes
 
 HOME = Path(__file__).parents[2]
@@ -26,6 +28,7 @@ def search(out: Path, *words: str, program: str = "variants.py") -> subprocess.C
     return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
+@pytest.mark.thorough
 def test_variants_are_run_once_and_written_down(tmp_path):
     out = tmp_path / "recipes.csv"
     first = search(out, "--only", "base", "two layers", "sigma learned", "all centres")
@@ -42,6 +45,7 @@ def test_variants_are_run_once_and_written_down(tmp_path):
     assert again.stdout.count("\n") == 1 and again.returncode == 0
 
 
+@pytest.mark.thorough
 def test_a_bare_run_says_where_it_began_and_how_it_went(tmp_path):
     out = tmp_path / "recipes.csv"
     done = search(
@@ -57,6 +61,7 @@ def test_a_bare_run_says_where_it_began_and_how_it_went(tmp_path):
         assert all(len(json.loads(row[f"{name}_by_epoch"])) == 2 for name in ("recall@1", "loss"))
 
 
+@pytest.mark.thorough
 def test_every_cut_of_a_run_is_written_down(tmp_path):
     out = tmp_path / "cuts.csv"
     done = search(out, "--wide", "8", "--shrinkage", "3", "--whiten", "0", "0.5", "--shard", "1/2", program="cuts.py")
@@ -68,6 +73,7 @@ def test_every_cut_of_a_run_is_written_down(tmp_path):
     assert len({row["map@r"] for row in rows}) > 1 and all(0 <= float(row["nmi"]) <= 1 for row in rows)
 
 
+@pytest.mark.thorough
 def test_candidates_are_judged_before_the_test_classes_are_read(tmp_path):
     folder, lines = tmp_path / "shapes", ["path,label,split"]
     for part, seed in (("train", 0), ("test", 1)):

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 
+@pytest.mark.thorough
 def test_bench_search(tmp_path):
     command = [sys.executable, "-m", "nngk", "bench", "search", "--n", "400", "--dim", "8", "--k", "5"]
     command += ["--peers", "exact,fanng", "--threads", "1", "--out", str(tmp_path), "--json"]

@@ -43,6 +43,7 @@ def photos(tmp_path_factory):
     return home
 
 
+@pytest.mark.thorough
 def test_photographs_train_and_classify(photos):
     options = ["--dim", 32, "--epochs", 6, "--lr", 1e-3, "--n-neighbours", 20, "--device", "cpu"]
     done = nngk("train", photos / "train", "--out", photos / "model", *options, "--json")

@@ -90,6 +90,7 @@ def test_where_the_token_comes_from(tmp_path, monkeypatch):
             read_token(tmp_path / "token")
 
 
+@pytest.mark.thorough
 def test_a_missing_package_names_its_extra(tmp_path):
     (tmp_path / "uvicorn.py").write_text("raise ModuleNotFoundError(\"No module named 'uvicorn'\", name='uvicorn')")
     surroundings = without_token()

@@ -29,6 +29,7 @@ def by_loops(size):
     return (np.stack(out) / 255 - np.array(MEAN)[:, None, None]) / np.array(STD)[:, None, None]
 
 
+@pytest.mark.thorough
 @outside
 def test_in_the_interpreter():
     run_in_the_interpreter(__file__)
