@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 
 @pytest.mark.thorough
 def test_bench_search(tmp_path):
