@@ -5,6 +5,7 @@ happens on the way, the old file or the new one is there. What a writer that was
 its name and cleared by the next one.
 """
 
+import errno
 import hashlib
 import json
 import math
@@ -159,11 +160,17 @@ def require_regular(path: Path, what: str) -> os.stat_result:
 
 @contextmanager
 def readable() -> Iterator[None]:
-    """Raise InputError with the name of what may not be read, where the system raises PermissionError."""
+    """Raise InputError with the name of what may not be read or has no possible name, where the system refuses it."""
     try:
         yield
     except PermissionError as error:
         raise forbidden(error.filename or str(error)) from None
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        raise InputError(
+            f"The name {str(error.filename)[:60]!r}… is too long for this system: check the path."
+        ) from None
 
 
 # -- records: JSON objects with a format number and a checksum of what they say

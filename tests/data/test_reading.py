@@ -176,3 +176,8 @@ def test_data_frame_with_the_columns_of_open_metric_learning(pets: Path) -> None
         read_images(frame.drop(columns="path"))
     with pytest.raises(InputError, match="do not exist"):
         read_images(frame, data_dir=pets / "cat")
+
+
+def test_a_name_that_is_too_long_for_the_system():
+    with pytest.raises(InputError, match="too long"):
+        read_images("a" * 5000)
