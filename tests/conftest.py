@@ -3,6 +3,10 @@
 import os
 from pathlib import Path
 
+# Some virtual machines announce AMX and then refuse its instructions, which ends the process in a product of bfloat16.
+# oneDNN reads this when it is first used; programs that tests start inherit it.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
 import pytest
 import torch
 
