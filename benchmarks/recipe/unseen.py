@@ -101,16 +101,18 @@ def whitened(run: Run) -> dict[float, Tensor]:
     return out
 
 
-def validate_candidates(options: argparse.Namespace, table: ImageTable, base: Settings, home: Path) -> list[dict]:
-    """Train every candidate on each half of the training classes; return a row per candidate, fold and whitening."""
+def validate_candidates(
+    options: argparse.Namespace, table: ImageTable, base: Settings, home: Path, record: Path
+) -> None:
+    """Train every candidate on each half of the training classes; write a row per candidate, fold and whitening."""
     train = table.where("train").compact()
-    prepared, rows = Prepared(train, base, options.threads), []
+    prepared = Prepared(train, base, options.threads)
     for number, (fold, candidate) in enumerate(product(options.folds, options.candidates)):
         settings = replace(base, **changes(candidate), seed=fold)
         halves = class_halves(train, fold)
         parts = [_rows_of(train, part) for part in halves]
         run = prepared.run(train, parts, settings, _made(home / f"candidate{number}"))
-        seconds = trained(run)
+        seconds, rows = trained(run), []
         for share, x in whitened(run).items():
             found = scores(x, run.feed.val.labels)
             row = {"data": options.name, "crop": options.crop, "fold": fold, "tried": " ".join(candidate)}
@@ -120,7 +122,7 @@ def validate_candidates(options: argparse.Namespace, table: ImageTable, base: Se
             if share in (0.0, 0.2):
                 told = f"fold {fold} {row['tried']} whiten {share}: {row['recall@1']:.4f} {row['map@r']:.4f}"
                 print(f"{told} {seconds} s", flush=True)
-    return rows
+        append_rows(record, rows)
 
 
 def _rows_of(table: ImageTable, part: ImageTable) -> np.ndarray:
@@ -226,7 +228,7 @@ def main() -> None:
     record = options.validation or options.out.with_name(f"{options.out.stem}_validation.csv")
     with tempfile.TemporaryDirectory() as home:
         if options.validation is None:
-            append_rows(record, validate_candidates(options, table, base, Path(home)))
+            validate_candidates(options, table, base, Path(home), record)
         of_this = (options.name, str(options.crop))
         candidate, whiten = best([row for row in read_rows(record) if (row["data"], row["crop"]) == of_this])
         print(f"Chosen on validation classes: {' '.join(candidate)}, whiten {whiten:g}", flush=True)
