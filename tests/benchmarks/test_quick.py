@@ -24,6 +24,7 @@ needs_core = pytest.mark.skipif(core() is None, reason="the compiled core is not
 HERE = [
     pytest.param("audit/fewer_centres.py", ("accuracy",)),
     pytest.param("audit/label_errors.py", ("average_precision",)),
+    pytest.param("gpu/distributed.py", ("value",), marks=pytest.mark.slow),
     pytest.param("gpu/hardware.py", ("value",)),
     pytest.param("gpu/step_cost.py", ("value",)),
     pytest.param("gpu/refresh_cost.py", ("value",)),
