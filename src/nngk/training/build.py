@@ -19,9 +19,10 @@ from nngk.losses.gaussian import Rule
 from nngk.losses.kernel_objective import KernelObjective
 from nngk.losses.objective import Objective
 from nngk.networks import EmbeddingNetwork, InputSpec, create_network
+from nngk.networks.recorded import always_recorded
 from nngk.search import Choice, Engine, choose, create_engine
 from nngk.training.feed import Feed, Projection, feature_feed, image_feed, resident_feed
-from nngk.training.graphs import Graphed, Replayed
+from nngk.training.graphs import Graphed
 from nngk.training.model_weights import is_model, network_of_model
 from nngk.training.optimiser import create_optimiser, rate_of
 from nngk.training.presets import usual_rate
@@ -57,7 +58,7 @@ def build_run(split: Split, settings: Settings, folder: Path, feed: Feed | None 
         interval_in_steps(s.update_interval, len(sampler(feed.train.labels, s.batch_size, s.seed, 0))),
         new_engine(search, s, bank),
         s.background,
-        Replayed if stepping is not trainee else None,
+        always_recorded if stepping is not trainee else None,
     )
     if s.loss == "nngk":
         objective: Objective = _kernel_objective(s, refresher, sampler, feed, trainee)
