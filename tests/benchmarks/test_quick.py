@@ -56,6 +56,7 @@ INTERPRETED = [
     pytest.param("gpu/losses_correct.py"),
     pytest.param("gpu/neighbour_loss.py"),
     pytest.param("gpu/exact_neighbours.py", marks=pytest.mark.slow),
+    "gpu/inference.py",
     pytest.param("gpu/fused_convolutions.py", marks=pytest.mark.slow),
     pytest.param("gpu/googlenet_passes.py", marks=pytest.mark.slow),
 ]

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from nngk.data import BatchSource, batches
 from nngk.device import placed
+from nngk.networks.recorded import answers
 from nngk.ranks import ALONE, Ranks
 
 
@@ -112,7 +113,7 @@ def embed_parts(
             for images, _, _ in coming:
                 # Not around the loop: whoever takes a part may train in between.
                 with torch.inference_mode(), torch.autocast(torch.device(device).type, torch.bfloat16, enabled=amp):
-                    part = network(images).float()
+                    part = answers(network, images).float()
                 yield part
     finally:
         network.train(training)

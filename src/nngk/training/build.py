@@ -19,11 +19,12 @@ from nngk.losses.gaussian import Rule
 from nngk.losses.kernel_objective import KernelObjective
 from nngk.losses.objective import Objective
 from nngk.networks import EmbeddingNetwork, InputSpec, create_network
+from nngk.networks.recorded import always_recorded
 from nngk.ranks import ALONE, Ranks
 from nngk.search import Choice, Engine, choose, create_engine
 from nngk.training.distributed import distributed, one_per_machine_first, require_eager
 from nngk.training.feed import Feed, Projection, feature_feed, image_feed, resident_feed
-from nngk.training.graphs import Graphed, Replayed
+from nngk.training.graphs import Graphed
 from nngk.training.model_weights import is_model, network_of_model
 from nngk.training.optimiser import create_optimiser, rate_of
 from nngk.training.presets import usual_rate
@@ -62,7 +63,7 @@ def build_run(split: Split, settings: Settings, folder: Path, feed: Feed | None 
         interval_in_steps(s.update_interval, len(sampler(feed.train.labels, s.batch_size, s.seed, 0))),
         new_engine(search, s, bank),
         s.background,
-        Replayed if isinstance(stepping, Graphed) else None,
+        always_recorded if isinstance(stepping, Graphed) else None,
         ranks,
     )
     if s.loss == "nngk":
