@@ -41,12 +41,12 @@ class Cached:
         """Return some of the rows (a mask), with the classes that they have, counted anew."""
         present, y = self.y[rows].unique(return_inverse=True)
         names = [self.names[i] for i in present.tolist()]
-        kept = self.parts[rows.numpy()]
+        kept = self.parts[rows.cpu().numpy()]
         return Cached(self.dataset, self.network, self.x[rows], y, kept, names, self.quick)
 
     @property
     def is_test(self) -> Tensor:
-        return torch.as_tensor(self.parts == "test")
+        return torch.as_tensor(self.parts == "test", device=self.y.device)
 
     def table(self) -> ImageTable:
         """Return a table of the rows, each named by its number; its images are never read."""
@@ -67,7 +67,7 @@ def computed(table: ImageTable, network: str, path: Path, quick: bool) -> None:
     built = create_network(network, weights="random" if quick else "imagenet", pool="avg+max").eval()
     spec = built.input
     size, resize = (16, 16) if quick else (spec.size, spec.resize)
-    pooled = nn.Sequential(built.backbone, built.head.pool)
+    pooled = nn.Sequential(built.backbone, built.head.pool).to(memory_format=torch.channels_last)  # twice as fast
     rows = embed(pooled, Images(table, resize), centre_crop(size, spec.mean, spec.std))
     names, parts = np.array(table.class_names), np.array(table.splits)
     np.savez(path, x=rows.numpy().astype(np.float16), y=table.labels, split=parts, names=names)
@@ -80,6 +80,7 @@ def promise_options(doc: str | None, out: str, **more: dict[str, Any]) -> argpar
     parser.add_argument("--datasets", nargs="+", default=list(DATASETS))
     parser.add_argument("--features", type=Path, default=Path("runs/promise"), help="Keep features in this folder.")
     parser.add_argument("--network", default="efficientnet-lite0")
+    parser.add_argument("--allow-missing", action="store_true", help="Go on where images of a dataset are not there.")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     for name, how in more.items():
         parser.add_argument(f"--{name}", **how)
@@ -101,6 +102,6 @@ def _cached(given: argparse.Namespace, dataset: str, folder: Path) -> Cached:
     path = folder / f"{dataset}-{given.network}.npz"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        table = Sources(given.data, None, folder, given.quick).table(dataset, "classify")
+        table = Sources(given.data, None, folder, given.quick, given.allow_missing).table(dataset, "classify")
         computed(table, given.network, path, given.quick)
     return read_cached(path, dataset, given.network, given.quick)

@@ -70,8 +70,8 @@ def cross_validated(x: Tensor, y: Tensor, seed: int, strengths: Sequence[float] 
 
 def dealt(y: Tensor, folds: int, seed: int) -> Tensor:
     """Return a fold (n,) for each image, dealt out class by class in an order of chance."""
-    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed)).to(y.device)
     order = order[y[order].argsort(stable=True)]
     result = torch.empty_like(y)
-    result[order] = torch.arange(len(y)) % folds
+    result[order] = torch.arange(len(y), device=y.device) % folds
     return result

@@ -50,7 +50,7 @@ def described(model: Model, x: Tensor) -> Described:
     """Return what the network makes of cached features."""
     both = Describer(model.network, pooled=True)
     with torch.inference_mode():
-        return both.apart(both(x))
+        return both.apart(both(x.to(model.device)))
 
 
 def never() -> bool:

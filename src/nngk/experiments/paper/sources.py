@@ -34,6 +34,7 @@ class Sources:
     weights: str | None  # 'imagenet', or a folder
     work: Path
     quick: bool = False
+    allow_missing: bool = False  # take a published dataset as it is, where images of it are not there
     _tables: dict[tuple[str, str], ImageTable] = field(default_factory=dict)
 
     def table(self, dataset: str, task: str) -> ImageTable:
@@ -61,7 +62,7 @@ class Sources:
                 f"There is no {known.title} in {folder}: expected {' or '.join(known.folders)} in its official layout, "
                 f"or a pack of it for the task '{task}'. Fetch it with: nngk data download {dataset} {folder}"
             )
-        return read_images(dataset, data_dir=folder, task=task)
+        return read_images(dataset, data_dir=folder, task=task, allow_missing=self.allow_missing)
 
     def network(self, wanted: str, start: str = "imagenet") -> tuple[str, str]:
         """Return the network that stands for ``wanted``, one of the paper's or one of ours, and its weights."""
