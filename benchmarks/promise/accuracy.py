@@ -54,7 +54,7 @@ def main() -> None:
                     row = {"dataset": data.dataset, "method": method, "network": data.network, "seed": seed}
                     row |= {"accuracy": round(right, 5), "test_images": int(data.is_test.sum()), "chosen": chosen}
                     row |= {"seconds": round(time.perf_counter() - begun, 2)}
-                    append_rows(given.out, [row | provenance("cpu", given.commit)])
+                    append_rows(given.out, [row | provenance(given.device, given.commit)])
                     print(f"{data.dataset:11} {method:20} seed {seed}  {right:.2%}  {chosen}", flush=True)
 
 

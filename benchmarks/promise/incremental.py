@@ -160,7 +160,7 @@ def measure(data: Cached, protocol: str, seed: int, given: Namespace) -> None:
         values = accuracies(truth, labels, classes, session)
         row = {"protocol": protocol, "dataset": data.dataset, "method": method, "network": data.network, "seed": seed}
         row |= shown_accuracies(values, session)
-        append_rows(given.out, [row | provenance("cpu", given.commit)])
+        append_rows(given.out, [row | provenance(given.device, given.commit)])
         told = "  ".join(f"{name} {value:.2%}" for name, value in values.items())
         print(f"{data.dataset:11} {protocol} {method:30} seed {seed} session {session:2}  {told}", flush=True)
 

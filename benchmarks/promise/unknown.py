@@ -106,7 +106,7 @@ def main() -> None:
                 for method, values in figures(known, found):
                     row = {"dataset": data.dataset, "method": method, "network": data.network, "seed": seed}
                     row |= values | {"seconds": round(time.perf_counter() - begun, 2)}
-                    rows.append(row | provenance("cpu", given.commit))
+                    rows.append(row | provenance(given.device, given.commit))
                     print(f"{data.dataset:11} {method:22} seed {seed}  AUROC {values['auroc']:.4f}", flush=True)
                 append_rows(given.out, rows)
 
