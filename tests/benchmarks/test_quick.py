@@ -33,6 +33,7 @@ HERE = [
     pytest.param("losses/small_images.py", ("seed",)),
     pytest.param("networks/throughput.py", ("images_per_second", "peak_memory_mib")),
     pytest.param("promise/accuracy.py", ("accuracy",)),
+    pytest.param("promise/finetuned.py", ("seed", "seconds")),
     pytest.param("promise/startup.py", ("ratio", "cpu_ratio"), marks=pytest.mark.slow),
     pytest.param("promise/incremental.py", ("all", "old")),
     pytest.param("promise/unknown.py", ("auroc", "false_alarms", "oscr")),
