@@ -14,7 +14,7 @@ import torch
 from PIL import Image, ImageFile
 
 from nngk.data.flat_pictures import FlatPictures
-from nngk.data.opening import MOST_PIXELS, opened_bytes, opened_picture, require_bounded
+from nngk.data.opening import MOST_PIXELS, Smaller, opened_bytes, opened_picture, require_bounded
 from nngk.data.packs.layout import packed_picture
 from nngk.errors import InputError, whole_number
 from nngk.files import forbidden
@@ -37,6 +37,7 @@ _UPRIGHT = {
 _STRIP = 1 << 20  # pixels that are converted at a time, where that takes several copies
 
 _LARGEST = 1 << 13  # pixels of a shorter side
+_FINER = 2  # times the pixels that are wanted are decoded at least, along each side: resizing makes an average of them
 LONGEST = 4  # times the shorter side: what a picture has beyond, at both ends of its longer side, is cut off
 
 
@@ -54,12 +55,12 @@ def load_image(source: Any) -> Image.Image:
     return _loaded(source)[0]
 
 
-def _loaded(source: Any) -> tuple[Image.Image, float]:
-    """Return a picture, and how much smaller it is than its file says."""
+def _loaded(source: Any, smaller: Smaller | None = None) -> tuple[Image.Image, float]:
+    """Return a picture, and how much smaller it is than its file says, which ``smaller`` may allow."""
     if isinstance(source, (str, Path)):
-        return _from_file(Path(source))
+        return _from_file(Path(source), smaller)
     if isinstance(source, bytes):
-        return _from_bytes(source)
+        return _from_bytes(source, smaller)
     if isinstance(source, Image.Image):
         return _from_image(source), 1.0
     if isinstance(source, torch.Tensor):
@@ -86,7 +87,12 @@ def fitted(
     corners = _corners(box)
     if corners is None and _is_fitted(source, size, squash):
         return source.cpu().contiguous()
-    image, scale = _loaded(source)
+
+    def smaller(width: int, height: int) -> float:
+        sides = (width, height) if corners is None else (corners[2] - corners[0], corners[3] - corners[1])
+        return float(min(sides)) / (_FINER * size)
+
+    image, scale = _loaded(source, smaller)
     if corners is not None:
         image = image.crop(_clip(corners * scale, image, source))
     if not squash:
@@ -194,12 +200,12 @@ def _clip(box: np.ndarray, image: Image.Image, source: Any) -> tuple[int, int, i
     return clipped
 
 
-def _from_file(path: Path) -> tuple[Image.Image, float]:
+def _from_file(path: Path, smaller: Smaller | None) -> tuple[Image.Image, float]:
     try:
         packed = packed_picture(path)
         if packed is not None:
             return Image.fromarray(np.ascontiguousarray(packed.transpose(1, 2, 0))), 1.0
-        with opened_picture(path) as (image, size):
+        with opened_picture(path, smaller) as (image, size):
             picture = _rgb(image, f"The image {path}")
             return picture, max(picture.size) / max(size)
     except FileNotFoundError:
@@ -215,9 +221,9 @@ def _from_file(path: Path) -> tuple[Image.Image, float]:
         ) from error
 
 
-def _from_bytes(data: bytes) -> tuple[Image.Image, float]:
+def _from_bytes(data: bytes, smaller: Smaller | None) -> tuple[Image.Image, float]:
     try:
-        with opened_bytes(data) as (image, size):
+        with opened_bytes(data, smaller) as (image, size):
             picture = _rgb(image, "The image")
             return picture, max(picture.size) / max(size)
     except InputError:
