@@ -129,10 +129,11 @@ def best_whitening(run: Run, known: Tensor, dim: int) -> float:
 def best_drawn(run: Run) -> float:
     """Return how far the kernels are drawn to the means of their classes: where most validation images are right.
 
-    A new image is nearer to the mean of its class than to most of its images; how much nearer, the data say.
+    A new image is nearer to the mean of its class than to most of its images; how much nearer, the data say. Where σ is
+    given or learned, as in the paper, kernels stand at their images.
     """
-    val = run.feed.val
-    if run.settings.task != "classify" or run.settings.loss != "nngk" or not comparable(val.labels, "classify"):
+    s, val = run.settings, run.feed.val
+    if (s.task, s.loss, s.sigma) != ("classify", "nngk", "auto") or not comparable(val.labels, s.task):
         return 0.0
     x, labels = run.embed(val), val.labels.to(run.device)
     scores = {share: drawn_score(run.bank, share, x, labels) for share in DRAWN}
