@@ -78,7 +78,7 @@ def promise_options(doc: str | None, out: str, **more: dict[str, Any]) -> argpar
     """Return the options that the benchmarks of this folder share; ``more`` are those of one of them."""
     parser = benchmark_parser(doc, out)
     parser.add_argument("--data", type=Path, help="The folder that holds the datasets.  [default: NNGK_DATA]")
-    parser.add_argument("--datasets", nargs="+", default=list(DATASETS))
+    parser.add_argument("--datasets", nargs="+", help="[default: those of --images, or all four]")
     parser.add_argument("--images", nargs="+", default=[], metavar="NAME=FILE", help=IMAGES)
     parser.add_argument("--features", type=Path, default=Path("runs/promise"), help="Keep features in this folder.")
     parser.add_argument("--network", default="efficientnet-lite0")
@@ -87,6 +87,8 @@ def promise_options(doc: str | None, out: str, **more: dict[str, Any]) -> argpar
     for name, how in more.items():
         parser.add_argument(f"--{name}", **how)
     given = benchmark_options(parser)
+    given.images = dict(text.split("=", 1) for text in given.images if "=" in text)
+    given.datasets = given.datasets or list(given.images) or list(DATASETS)
     if given.quick:
         given.datasets, given.network, given.seeds = given.datasets[:1], "small", [0]
     return given
@@ -109,7 +111,6 @@ def _cached(given: argparse.Namespace, dataset: str, folder: Path) -> Cached:
 
 
 def _table(given: argparse.Namespace, dataset: str, folder: Path) -> ImageTable:
-    files = dict(text.split("=", 1) for text in given.images if "=" in text)
-    if dataset in files:
-        return read_images(Path(files[dataset]))
+    if dataset in given.images:
+        return read_images(Path(given.images[dataset]))
     return Sources(given.data, None, folder, given.quick, given.allow_missing).table(dataset, "classify")

@@ -142,7 +142,7 @@ def export_faiss(model: Model, path: Path) -> None:
     model.require_classes()
     faiss = load_faiss()
     index = faiss.IndexFlatL2(model.network.dim)
-    index.add(model.centres.cpu().float().numpy())
+    index.add(model.classes.positions.cpu().float().numpy())
     told = _facts(model) | {
         "labels": model.labels.tolist(),
         "theta": model.theta.tolist(),
@@ -157,7 +157,7 @@ def export_npz(model: Model, path: Path) -> None:
     model.require_classes()
     sources = [source.encode("utf-8", "replace").decode() for source in model.sources]
     arrays = {
-        "centres": model.centres.cpu().numpy(),
+        "centres": model.classes.positions.cpu().numpy(),
         "labels": model.labels.cpu().numpy(),
         "theta": model.theta.cpu().numpy(),
         "weights": model.theta.double().exp().cpu().numpy(),

@@ -17,9 +17,10 @@ from nngk.networks.embedding_layer.reduction import reduce_embedding, reduced
 from nngk.training.build import choose_search, new_bank, new_engine
 from nngk.training.feed import Features
 from nngk.training.run import Run
-from nngk.training.validation import classifier_sigma, comparable
+from nngk.training.validation import classifier_sigma, comparable, drawn_score
 
 WHITENINGS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
+DRAWN = (0.0, 0.25, 0.5, 0.75)  # at one, lists of neighbours would hold the classes with most images alone
 
 
 def finish(run: Run, seconds: float, measured: Model | None = None) -> Model:
@@ -33,7 +34,8 @@ def finish(run: Run, seconds: float, measured: Model | None = None) -> Model:
     both = Describer(run.network, run.frozen)
     known = both.apart(run.embed(run.feed.train, both))
     bank.renew(known.embeddings, run.refresher.engine, step=run.at.step, ranks=run.ranks)
-    sigma = final_sigma(run) if measured is None else measured.sigma
+    drawn = best_drawn(run) if measured is None else measured.classes.drawn
+    sigma = final_sigma(run, drawn) if measured is None else measured.sigma
     info: dict[str, Any] = {
         "data": table.name,
         "task": run.settings.task,
@@ -49,6 +51,7 @@ def finish(run: Run, seconds: float, measured: Model | None = None) -> Model:
         labels=bank.labels,
         theta=bank.theta,
         sigma=sigma,
+        drawn=drawn,
         class_names=table.class_names,
         sources=[str(path) for path in table.paths],
         n_neighbours=run.settings.n_neighbours or None,  # not the bank's, which has no more than it has centres
@@ -124,10 +127,24 @@ def best_whitening(run: Run, known: Tensor, dim: int) -> float:
     return max(scores, key=scores.__getitem__)
 
 
-def final_sigma(run: Run) -> float:
+def best_drawn(run: Run) -> float:
+    """Return how far the kernels are drawn to the means of their classes: where most validation images are right.
+
+    A new image is nearer to the mean of its class than to most of its images; how much nearer, the data say. Where σ is
+    given or learned, as in the paper, kernels stand at their images.
+    """
+    s, val = run.settings, run.feed.val
+    if (s.task, s.loss, s.sigma) != ("classify", "nngk", "auto") or not comparable(val.labels, s.task):
+        return 0.0
+    x, labels = run.embed(val), val.labels.to(run.device)
+    scores = {share: drawn_score(run.bank, share, x, labels) for share in DRAWN}
+    return max(scores, key=scores.__getitem__)
+
+
+def final_sigma(run: Run, drawn: float) -> float:
     """Return the σ of the model's answers; training's own where the images tell nothing about it."""
     try:
-        return classifier_sigma(run.bank, run.settings.task, run.embed(run.feed.val), run.feed.val.labels)
+        return classifier_sigma(run.bank, run.settings.task, run.embed(run.feed.val), run.feed.val.labels, drawn)
     except InputError:  # no list holds a centre of its own class: no reason to lose what was trained
         return run.objective.sigma
 
