@@ -39,6 +39,8 @@ _DIGEST = "sha256"  # of the tensors, in the metadata of a safetensors file
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let ``write`` fill a temporary file beside ``path`` and rename it into place."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     _write(path, write, lambda part: path)
 
 
@@ -101,7 +103,7 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     """Return a JSON object. Raise InputError if the file of ``what`` is missing, unreadable or damaged."""
     try:
         require_regular(path, "a file of JSON")
-        value = _parsed(path.read_text(encoding="utf-8"))
+        value = parse_json(path.read_text(encoding="utf-8"))
     except InputError:
         raise
     except FileNotFoundError:
@@ -115,7 +117,7 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     return value
 
 
-def _parsed(text: str) -> Any:
+def parse_json(text: str) -> Any:
     """Return the value of a JSON text. Raise ValueError if it is none, or has a number that is not finite."""
     try:
         return json.loads(text, parse_float=_finite, parse_constant=_finite)

@@ -1,5 +1,6 @@
 """Where decoded images are kept for all runs, how much of them, and how they go."""
 
+import errno
 import hashlib
 import os
 import re
@@ -12,6 +13,7 @@ from pathlib import Path
 from nngk.data.packs.keys import absolute
 
 LIMIT = 50 * 10**9  # bytes of decoded images that are kept
+IMAGES = "images"  # the only folder there that is ours to remove
 _USED = ".used"  # its time says when a folder was last asked for
 _RESTING = 24 * 3600.0  # seconds after which nobody is at work in a folder
 
@@ -19,7 +21,10 @@ _RESTING = 24 * 3600.0  # seconds after which nobody is at work in a folder
 def cache_home() -> Path:
     """Return the folder of everything that can be computed again: $XDG_CACHE_HOME/nngk, or ~/.cache/nngk."""
     home = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(home) if Path(home).is_absolute() else Path.home() / ".cache") / "nngk"
+    try:
+        return (Path(home) if Path(home).is_absolute() else Path.home() / ".cache") / "nngk"
+    except RuntimeError:  # a process that belongs to nobody
+        raise FileNotFoundError(errno.ENOENT, "There is no home folder; set XDG_CACHE_HOME") from None
 
 
 def image_cache(paths: Iterable[Path], home: Path | None = None) -> Path:
@@ -28,7 +33,7 @@ def image_cache(paths: Iterable[Path], home: Path | None = None) -> Path:
     shared = os.path.commonpath(folders) if folders else ""
     name = re.sub(r"[^A-Za-z0-9._-]", "_", os.path.basename(shared))[:40] or "images"  # noqa: PTH119
     digest = hashlib.blake2b(shared.encode("utf-8", "surrogateescape"), digest_size=6).hexdigest()
-    return (home or cache_home()) / "images" / f"{name}-{digest}"
+    return (home or cache_home()) / IMAGES / f"{name}-{digest}"
 
 
 def use_cache(folder: Path, limit: int = LIMIT) -> Path:
@@ -65,7 +70,8 @@ def cache_bytes(folder: Path) -> int:
 
 
 def clear_cache() -> int:
-    """Remove everything that is kept; return how many bytes that was. A run that reads them keeps what it has open."""
-    freed = cache_bytes(cache_home())
-    shutil.rmtree(cache_home(), ignore_errors=True)
-    return freed
+    """Remove the images that are kept; return how many bytes that was. A run that reads them keeps what it has open."""
+    place = (cache_home() / IMAGES).resolve()  # removing a link would leave what it leads to
+    before = cache_bytes(place)
+    shutil.rmtree(place, ignore_errors=True)
+    return before - cache_bytes(place)
