@@ -28,6 +28,7 @@ from nngk.progress import say
 
 T = TypeVar("T")
 
+LOCK = ".lock"  # in a folder with one writer at a time
 _PART = ".part"  # how the names of temporary files end
 _ABANDONED = 86_400.0  # seconds after which a temporary file belongs to nobody who is alive
 _PATIENCE = 5.0  # seconds of waiting for another writer before a person is told
@@ -57,6 +58,10 @@ def _write(path: Path, write: Callable[[Path], object], final: Callable[[Path], 
             os.fsync(file.fileno())
         part.replace(final(part))
         sync_folder(path.parent)
+    except OSError as error:
+        if error.filename in (None, str(part), part) and error.strerror is not None:
+            error.filename = str(path)  # what a person knows of; a full disk names nothing
+        raise
     finally:
         part.unlink(missing_ok=True)
 
@@ -327,7 +332,7 @@ def _save(part: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | Non
 def locked(folder: Path) -> Iterator[None]:
     """Let one writer at a time, of any thread or process, into a folder; the others wait."""
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / ".lock")
+    lock = FileLock(folder / LOCK)
     try:
         lock.acquire(timeout=_PATIENCE)
     except Timeout:

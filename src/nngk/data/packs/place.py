@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from nngk.data.packs.keys import absolute
+from nngk.errors import InputError
+from nngk.files import LOCK, alone
 
 LIMIT = 50 * 10**9  # bytes of decoded images that are kept
 IMAGES = "images"  # the only folder there that is ours to remove
@@ -62,7 +64,7 @@ def _last_used(folder: Path) -> float:
 def cache_bytes(folder: Path) -> int:
     """Return how many bytes the files below a folder take."""
     total = 0
-    for place, _, names in os.walk(folder):
+    for place, _, names in os.walk(folder.resolve()):  # which may be a link to another disk
         for name in names:
             with suppress(OSError):  # another process may remove it at this moment
                 total += (Path(place) / name).stat().st_size
@@ -70,8 +72,17 @@ def cache_bytes(folder: Path) -> int:
 
 
 def clear_cache() -> int:
-    """Remove the images that are kept; return how many bytes that was. A run that reads them keeps what it has open."""
-    place = (cache_home() / IMAGES).resolve()  # removing a link would leave what it leads to
-    before = cache_bytes(place)
-    shutil.rmtree(place, ignore_errors=True)
-    return before - cache_bytes(place)
+    """Remove the images that are kept; return how many bytes that was.
+
+    What another process is writing stays, and one that reads keeps what it has open.
+    """
+    home = cache_home() / IMAGES
+    before = cache_bytes(home)
+    for place in home.glob("*/"):
+        with suppress(OSError, InputError), alone(place, LOCK, f"{place} is being written."):
+            for path in place.iterdir():
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path, ignore_errors=True)
+                elif path.name != LOCK:  # the next writer must find the one that others wait for
+                    path.unlink()
+    return before - cache_bytes(home)
