@@ -42,7 +42,7 @@ def test_logistic_regression_is_the_one_of_scikit_learn(here, strength):
 
 
 def test_cross_validation_takes_the_strength_with_most_right_answers(here):
-    from logistic import FOLDS, along, cross_validated, dealt
+    from logistic import FOLDS, cross_validated, dealt, fitted
 
     x, y = clusters(each=9, channels=30)
     strengths = (0.001, 0.01, 1.0)
@@ -50,8 +50,9 @@ def test_cross_validation_takes_the_strength_with_most_right_answers(here):
     assert torch.bincount(y * FOLDS + folds).tolist() == [3] * (4 * FOLDS)
     right = dict.fromkeys(strengths, 0)
     for fold in range(FOLDS):
-        for found in along(x[folds != fold], y[folds != fold], strengths):
-            right[found.strength] += int((found.logits(x[folds == fold]).argmax(1) == y[folds == fold]).sum())
+        for strength in strengths:
+            found = fitted(x[folds != fold], y[folds != fold], strength)
+            right[strength] += int((found.logits(x[folds == fold]).argmax(1) == y[folds == fold]).sum())
     assert right[cross_validated(x, y, 3, strengths).strength] == max(right.values())
 
 

@@ -24,6 +24,7 @@ needs_core = pytest.mark.skipif(core() is None, reason="the compiled core is not
 HERE = [
     pytest.param("audit/fewer_centres.py", ("accuracy",)),
     pytest.param("audit/label_errors.py", ("average_precision",)),
+    pytest.param("gpu/distributed.py", ("value",), marks=pytest.mark.slow),
     pytest.param("gpu/hardware.py", ("value",)),
     pytest.param("gpu/step_cost.py", ("value",)),
     pytest.param("gpu/refresh_cost.py", ("value",)),
@@ -32,6 +33,7 @@ HERE = [
     pytest.param("losses/small_images.py", ("seed",)),
     pytest.param("networks/throughput.py", ("images_per_second", "peak_memory_mib")),
     pytest.param("promise/accuracy.py", ("accuracy",)),
+    pytest.param("promise/finetuned.py", ("seed", "seconds")),
     pytest.param("promise/startup.py", ("ratio", "cpu_ratio"), marks=pytest.mark.slow),
     pytest.param("promise/incremental.py", ("all", "old")),
     pytest.param("promise/unknown.py", ("auroc", "false_alarms", "oscr")),
@@ -55,6 +57,7 @@ INTERPRETED = [
     pytest.param("gpu/losses_correct.py"),
     pytest.param("gpu/neighbour_loss.py"),
     pytest.param("gpu/exact_neighbours.py", marks=pytest.mark.slow),
+    "gpu/inference.py",
     pytest.param("gpu/fused_convolutions.py", marks=pytest.mark.slow),
     pytest.param("gpu/googlenet_passes.py", marks=pytest.mark.slow),
 ]

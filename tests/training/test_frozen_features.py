@@ -18,7 +18,7 @@ ROWS = torch.arange(20.0).view(10, 2)
 
 
 def parts(asked, stop=99):
-    def parts_from(first):
+    def parts_from(first, last):
         asked.append(first)
         for row in range(first, len(ROWS)):
             if row == stop:

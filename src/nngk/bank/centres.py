@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from nngk.errors import InputError
 from nngk.kernel.formulas import squared_distances
-from nngk.search.checks import whole
+from nngk.ranks import ALONE, Ranks
+from nngk.search.checks import whole, without_own
 from nngk.search.engine import Engine
 from nngk.search.exact import Exact
 
@@ -64,7 +65,7 @@ class CentreBank(nn.Module):
         """Whether the centres have been computed at least once."""
         return self.refreshed_at >= 0
 
-    def renew(self, centres: Tensor, engine: Engine | None = None, step: int = 0) -> None:
+    def renew(self, centres: Tensor, engine: Engine | None = None, step: int = 0, ranks: Ranks = ALONE) -> None:
         """Compute the neighbour lists of new centres and take both in."""
         require_embeddings(centres, "centres")
         if centres.shape != self.centres.shape:
@@ -73,12 +74,13 @@ class CentreBank(nn.Module):
                 f"{tuple(centres.shape)}."
             )
         centres = centres.detach()  # whoever embeds without torch.no_grad() must not chain the bank to that pass
-        self.replace(centres, *self.lists(centres, engine), step=step)
+        self.replace(centres, *self.lists(centres, engine, ranks), step=step)
 
-    def lists(self, centres: Tensor, engine: Engine | None = None) -> tuple[Tensor, int]:
+    def lists(self, centres: Tensor, engine: Engine | None = None, ranks: Ranks = ALONE) -> tuple[Tensor, int]:
         """Return neighbour lists (m, n_neighbours + guaranteed) of these centres, and how many had no same-class one.
 
-        Changes nothing in the bank, so that it can run beside training.
+        Changes nothing in the bank, so that it can run beside training. Several ranks share out an exact search; any
+        other is left to the first, so that all have the same lists.
         """
         if not torch.isfinite(centres).all():
             bad = int((~torch.isfinite(centres)).any(1).sum())
@@ -89,12 +91,27 @@ class CentreBank(nn.Module):
         if self.n_neighbours is None:
             return self.neighbours, 0
         engine = Exact() if engine is None else engine
-        if len(engine):
-            engine.update(centres)
+        labels = self.labels.to(centres.device)
+        if ranks.count > 1 and isinstance(engine, Exact):
+            return self._lists_together(centres, labels, engine, ranks)
+        if ranks.first:
+            found = all_neighbours(engine, centres, self.n_neighbours)
+            lists, lonely = with_same_class(found, centres, labels, self.guaranteed)
         else:
-            engine.add(centres)
-        found = engine.all_neighbours(self.n_neighbours)[1].to(centres.device)
-        return with_same_class(found, centres, self.labels.to(centres.device), self.guaranteed)
+            lists, lonely = torch.empty_like(self.neighbours, device=centres.device), 0
+        return ranks.same(lists), ranks.told(lonely)
+
+    def _lists_together(self, centres: Tensor, labels: Tensor, engine: Exact, ranks: Ranks) -> tuple[Tensor, int]:
+        """Return lists of which each rank has found its part."""
+        assert self.n_neighbours is not None
+        m = len(centres)
+        rows = torch.arange(m, device=centres.device)[ranks.span(m)]
+        placed_in(engine, centres)
+        found = rows.new_empty(0, self.n_neighbours)
+        if len(rows):
+            found = without_own(*engine.search(centres[rows], self.n_neighbours + 1), rows)[1]
+        lists, lonely = with_same_class(found, centres, labels, self.guaranteed, rows)
+        return ranks.gather(lists, m), int(ranks.sum(torch.tensor(lonely)))
 
     def replace(self, centres: Tensor, neighbours: Tensor, n_lonely: int = 0, step: int = 0) -> None:
         """Swap in centres and lists that are already computed."""
@@ -153,28 +170,49 @@ def require_indices(indices: Any, n: int) -> None:
         raise InputError(f"indices must be between 0 and {n - 1}, got {indices.min()} to {indices.max()}.")
 
 
+def placed_in(engine: Engine, centres: Tensor) -> None:
+    """Give an engine new centres; one that has points moves them."""
+    if len(engine):
+        engine.update(centres)
+    else:
+        engine.add(centres)
+
+
+def all_neighbours(engine: Engine, centres: Tensor, k: int) -> Tensor:
+    """Return the k nearest others of all centres, (m, k), as an engine finds them."""
+    placed_in(engine, centres)
+    return engine.all_neighbours(k)[1].to(centres.device)
+
+
 def with_same_class(
-    neighbours: Tensor, centres: Tensor, labels: Tensor, guaranteed: int, *, chunk: int = 1 << 16
+    neighbours: Tensor,
+    centres: Tensor,
+    labels: Tensor,
+    guaranteed: int,
+    rows: Tensor | None = None,
+    *,
+    chunk: int = 1 << 16,
 ) -> tuple[Tensor, int]:
     """Append the nearest same-class centres to each list that has none; return (lists, how many had none).
 
-    An example that is alone in its class has nothing to append and keeps -1 there.
+    The lists are those of all centres, or of some ``rows`` of them. An example that is alone in its class has nothing
+    to append and keeps -1 there.
     """
-    m, k = neighbours.shape
-    own = torch.arange(m, device=neighbours.device)[:, None]
-    usable = (neighbours >= 0) & (neighbours != own)
-    has_same = ((labels[neighbours.clamp(min=0)] == labels[:, None]) & usable).any(1)
-    out = neighbours.new_full((m, k + guaranteed), -1)
+    n, k = neighbours.shape
+    own = torch.arange(n, device=neighbours.device) if rows is None else rows
+    usable = (neighbours >= 0) & (neighbours != own[:, None])
+    has_same = ((labels[neighbours.clamp(min=0)] == labels[own][:, None]) & usable).any(1)
+    out = neighbours.new_full((n, k + guaranteed), -1)
     out[:, :k] = neighbours
     lonely = (~has_same).nonzero().squeeze(1)
     if guaranteed:
-        for label in labels[lonely].unique():
+        of = labels[own[lonely]]
+        for label in of.unique():
             members = (labels == label).nonzero().squeeze(1)
-            rows = lonely[labels[lonely] == label]
-            for part in rows.split(max(1, chunk // len(members))):
+            for part in lonely[of == label].split(max(1, chunk // len(members))):
                 candidates = members.expand(len(part), -1)
-                candidates = candidates.masked_fill(candidates == part[:, None], -1)
-                d = squared_distances(centres[part], centres, candidates)
+                candidates = candidates.masked_fill(candidates == own[part][:, None], -1)
+                d = squared_distances(centres[own[part]], centres, candidates)
                 nearest, where = d.topk(min(guaranteed, len(members)), largest=False)
                 found = candidates.gather(1, where).masked_fill(nearest.isinf(), -1)
                 out[part, k : k + found.shape[1]] = found

@@ -83,6 +83,7 @@ class Model:
         self.familiar = familiar if isinstance(familiar, Familiar) else Familiar.densities(familiar)
         self.n_neighbours = n_neighbours
         self.info = info or {}
+        self._both: Describer | None = None
         self._seen: storage.Seen = {}  # the folders that it was read from and written to
         self._check()
 
@@ -243,13 +244,19 @@ class Model:
 
         ``advance`` hears how many images each batch had.
         """
-        spec, both = self.network.input, Describer(self.network)
+        spec, both = self.network.input, self._describer()
         transform = centre_crop(spec.size, spec.mean, spec.std)
         return both.apart(embed(both, source, transform, batch_size=batch_size, device=self.device, advance=advance))
 
+    def _describer(self) -> Describer:
+        """Return the same one for all questions: a GPU records its passes."""
+        if self._both is None or self._both.network is not self.network:
+            self._both = Describer(self.network)
+        return self._both
+
     def described_parts(self, source: BatchSource) -> Iterator[Described]:
         """Yield what :meth:`describe_source` returns, some images at a time."""
-        spec, both = self.network.input, Describer(self.network)
+        spec, both = self.network.input, self._describer()
         transform = centre_crop(spec.size, spec.mean, spec.std)
         for part in embed_parts(both, source, transform, device=self.device):
             yield both.apart(part.clone())

@@ -19,9 +19,12 @@ from nngk.losses.gaussian import Rule
 from nngk.losses.kernel_objective import KernelObjective
 from nngk.losses.objective import Objective
 from nngk.networks import EmbeddingNetwork, InputSpec, create_network
+from nngk.networks.recorded import always_recorded
+from nngk.ranks import ALONE, Ranks
 from nngk.search import Choice, Engine, choose, create_engine
+from nngk.training.distributed import distributed, one_per_machine_first, require_eager
 from nngk.training.feed import Feed, Projection, feature_feed, image_feed, resident_feed
-from nngk.training.graphs import Graphed, Replayed
+from nngk.training.graphs import Graphed
 from nngk.training.model_weights import is_model, network_of_model
 from nngk.training.optimiser import create_optimiser, rate_of
 from nngk.training.presets import usual_rate
@@ -30,10 +33,11 @@ from nngk.training.settings import Settings
 from nngk.training.validation import classifier_sigma
 
 
-def build_run(split: Split, settings: Settings, folder: Path, feed: Feed | None = None) -> Run:
+def build_run(split: Split, settings: Settings, folder: Path, feed: Feed | None = None, ranks: Ranks = ALONE) -> Run:
     """Return a run of these settings on the tables of a split, before its first step; its folder exists.
 
-    ``feed`` is what is read of the tables, where another run has prepared it.
+    ``feed`` is what is read of the tables, where another run has prepared it. ``ranks`` are the processes that train
+    together.
     """
     device = pick_device(settings.device)
     amp = device.type == "cuda" if settings.amp is None else settings.amp
@@ -45,19 +49,22 @@ def build_run(split: Split, settings: Settings, folder: Path, feed: Feed | None 
     s = replace(settings, freeze=frozen, lr=settings.lr or usual_rate(settings, frozen))
     _settle_trained(network, s)
     if feed is None:
-        feed = _prepared(image_feed(split, network.input, s, device, amp), network, s, folder)
+        with one_per_machine_first(ranks):
+            feed = image_feed(split, network.input, s, device, amp, ranks)
+        feed = _prepared(feed, network, s, folder)
     trainee: nn.Module = Projection(network) if s.freeze else network
-    stepping = _stepping(trainee, s, device)
+    stepping = _stepping(trainee, s, device, ranks)
     bank = new_bank(s, feed.train.labels, network.dim, device)
     search = choose_search(s, bank)
     sampler = samplers.per_class(s.per_class) if s.per_class else samplers.even
     refresher = Refresher(
         bank,
-        lambda which: feed.embed(which, feed.train),
+        lambda which: feed.embed(which, feed.train, refresher.beside),
         interval_in_steps(s.update_interval, len(sampler(feed.train.labels, s.batch_size, s.seed, 0))),
         new_engine(search, s, bank),
         s.background,
-        Replayed if stepping is not trainee else None,
+        always_recorded if isinstance(stepping, Graphed) else None,
+        ranks,
     )
     if s.loss == "nngk":
         objective: Objective = _kernel_objective(s, refresher, sampler, feed, trainee)
@@ -81,6 +88,7 @@ def build_run(split: Split, settings: Settings, folder: Path, feed: Feed | None 
         objective=objective,
         optimiser=optimiser,
         steps_per_epoch=len(objective.batches(feed.train.labels, s.batch_size, s.seed, 0)),
+        ranks=ranks,
         notes=[_about(search)] if s.loss == "nngk" and bank.n_neighbours is not None else [],
     )
 
@@ -172,9 +180,12 @@ def _prepared(feed: Feed, network: EmbeddingNetwork, settings: Settings, folder:
     return resident_feed(feed, network.input.resize, settings)
 
 
-def _stepping(trainee: nn.Module, settings: Settings, device: torch.device) -> Callable[[Tensor], Tensor]:
+def _stepping(trainee: nn.Module, settings: Settings, device: torch.device, ranks: Ranks) -> Callable[[Tensor], Tensor]:
     """Return how training steps call the network; refreshes and scores call it itself, with batches of other sizes."""
     how = settings.compile
+    if ranks.count > 1:
+        require_eager(how, ranks)
+        return distributed(trainee, ranks)
     if how == "auto":
         # timm's networks are too many to know that each can be captured.
         known = not settings.network.startswith("timm/")

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +16,11 @@ from nngk.data.resident import Resident, kept
 from nngk.networks import EmbeddingNetwork, InputSpec
 from nngk.networks.embed import Rows, embed, embed_parts, untransformed
 from nngk.progress import say, task, watch
+from nngk.ranks import ALONE, Ranks
 from nngk.training.frozen_features import kept_features
 from nngk.training.settings import Settings
 
-Transform = Callable[[Any, torch.Generator | None], Tensor]
+Transform = Callable[..., Tensor]  # (batch, generator, part)
 
 
 @dataclass
@@ -45,18 +45,27 @@ class Feed:
     plain: Transform  # without randomness, for the bank and for scores
     device: torch.device
     amp: bool = False
+    ranks: Ranks = ALONE  # the processes that share out what is embedded
 
-    def embed(self, network: nn.Module, examples: Examples) -> Tensor:
+    def embed(self, network: nn.Module, examples: Examples, ranks: Ranks | None = None) -> Tensor:
         """Return the embeddings of some examples, in evaluation mode and without augmentation."""
-        return embed(network, examples.source, self.plain, device=self.device, amp=self.amp)
+        ranks = self.ranks if ranks is None else ranks
+        return embed(network, examples.source, self.plain, device=self.device, amp=self.amp, ranks=ranks)
 
 
-def image_feed(split: Split, spec: InputSpec, settings: Settings, device: torch.device, amp: bool = False) -> Feed:
+def image_feed(
+    split: Split,
+    spec: InputSpec,
+    settings: Settings,
+    device: torch.device,
+    amp: bool = False,
+    ranks: Ranks = ALONE,
+) -> Feed:
     """Return decoded images, kept on disk for all runs unless told otherwise."""
     cache = cache_of(settings, [path for table in split for path in table.paths])
     plain = centre_crop(spec.size, spec.mean, spec.std)
     train, val, test = (_decoded(table, spec, cache, settings.threads) for table in split)
-    return Feed(train, val, test, augmentation(spec, settings), plain, device, amp)
+    return Feed(train, val, test, augmentation(spec, settings), plain, device, amp, ranks)
 
 
 def augmentation(spec: InputSpec, settings: Settings) -> Augmentation:
@@ -119,10 +128,10 @@ def feature_feed(feed: Feed, network: EmbeddingNetwork, folder: Path) -> Feed:
         path = folder / f"features-{_origin(examples, weights)}.safetensors"
         with task(f"features of the {name} images", len(examples)) as advance:
             parts = partial(_parts_from, pooled, feed, examples.source)
-            rows = kept_features(path, len(examples), parts, advance)
+            rows = kept_features(path, len(examples), parts, advance, feed.ranks)
         made.append(Examples(Rows(rows.to(feed.device)), examples.labels))
     train, val, test = made
-    return Feed(train, val, test, untransformed, untransformed, feed.device)
+    return Feed(train, val, test, untransformed, untransformed, feed.device, ranks=feed.ranks)
 
 
 def _origin(examples: Examples, weights: "hashlib._Hash") -> str:
@@ -135,8 +144,8 @@ def _origin(examples: Examples, weights: "hashlib._Hash") -> str:
     return digest.hexdigest()[:16]
 
 
-def _parts_from(pooled: nn.Module, feed: Feed, source: BatchSource, first: int) -> Iterator[Tensor]:
-    return embed_parts(pooled, source, feed.plain, device=feed.device, amp=feed.amp, first=first)
+def _parts_from(pooled: nn.Module, feed: Feed, source: BatchSource, first: int, last: int) -> Iterator[Tensor]:
+    return embed_parts(pooled, source, feed.plain, device=feed.device, amp=feed.amp, first=first, last=last)
 
 
 class Features(nn.Module):

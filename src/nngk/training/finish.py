@@ -32,7 +32,7 @@ def finish(run: Run, seconds: float, measured: Model | None = None) -> Model:
     bank, table = run.bank, run.split.train
     both = Describer(run.network, run.frozen)
     known = both.apart(run.embed(run.feed.train, both))
-    bank.renew(known.embeddings, run.refresher.engine, step=run.at.step)
+    bank.renew(known.embeddings, run.refresher.engine, step=run.at.step, ranks=run.ranks)
     sigma = final_sigma(run) if measured is None else measured.sigma
     info: dict[str, Any] = {
         "data": table.name,
@@ -118,7 +118,8 @@ def best_whitening(run: Run, known: Tensor, dim: int) -> float:
     for share in WHITENINGS:
         with torch.no_grad():
             x = reduced(layer, known, dim, share)(new)
-        found = evaluate(normalize(x) if run.network.head.normalise else x, labels, ks=(1,), nmi_seeds=0)
+        x = normalize(x) if run.network.head.normalise else x
+        found = evaluate(x, labels, ks=(1,), nmi_seeds=0, ranks=run.ranks)
         scores[share] = found["recall@1"] + found["map@r"]
     return max(scores, key=scores.__getitem__)
 
@@ -138,7 +139,7 @@ def test_scores(run: Run, model: Model) -> dict[str, float]:
     """
     x = run.embed(run.feed.test)
     labels = run.feed.test.labels.to(x.device)
-    scores = evaluate(x, labels, seed=run.settings.seed) if has_pairs(labels) else {}
+    scores = evaluate(x, labels, seed=run.settings.seed, ranks=run.ranks) if has_pairs(labels) else {}
     if run.settings.task == "classify":
         scores = classification_scores(model.probabilities(x).to(x.device), labels) | scores
     return {key: round(float(value), 6) for key, value in scores.items()}

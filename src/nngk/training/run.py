@@ -19,6 +19,7 @@ from nngk.losses.objective import Objective
 from nngk.networks import EmbeddingNetwork
 from nngk.networks.embedding_layer.discriminant import start_embedding
 from nngk.networks.embedding_layer.projection import start_projection
+from nngk.ranks import ALONE, Ranks
 from nngk.training.checkpoint import load_checkpoint, put_back, save_checkpoint, tensors_of
 from nngk.training.feed import Examples, Features, Feed
 from nngk.training.model_weights import is_model
@@ -73,6 +74,7 @@ class Run:
     best: dict[str, Tensor] = field(default_factory=dict)  # weights of the best epoch, where validation tells which
     stage: Stage = unprofiled
     ailing: bool = False  # whether a person was told what keeps it from learning
+    ranks: Ranks = ALONE  # the processes that train it together
 
     def __post_init__(self) -> None:
         self.at.data = fingerprint(self.split)
@@ -128,11 +130,12 @@ class Run:
             put_back(self.modules, self.best, self.folder)
 
     def save(self) -> None:
-        """Write a checkpoint into the folder."""
+        """Write a checkpoint into the folder; of several ranks the first does."""
         if self.refresher.history:
             self.at.last_refresh = vars(self.refresher.history[-1])
         self.at.overrun = self.refresher.overrun
-        save_checkpoint(self.folder, self.modules, self.optimiser, vars(self.at), self.best)
+        if self.ranks.first:
+            save_checkpoint(self.folder, self.modules, self.optimiser, vars(self.at), self.best)
 
     def resume(self) -> None:
         at, self.best = load_checkpoint(self.folder, self.modules, self.optimiser, RunState)

@@ -20,7 +20,7 @@ def validate(run: Run) -> tuple[dict[str, float], list[float]]:
     x = run.embed(val)
     labels = val.labels.to(x.device)
     if task == "metric":
-        scores = evaluate(x, labels, ks=(1,), nmi_seeds=0)
+        scores = evaluate(x, labels, ks=(1,), nmi_seeds=0, ranks=run.ranks)
         return {"val_recall@1": scores["recall@1"], "val_map@r": scores["map@r"]}, [scores["map@r"]]
     if run.objective.has_logits:
         logs = run.objective.logits(x).log_softmax(1).detach()
