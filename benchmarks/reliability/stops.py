@@ -215,7 +215,7 @@ def _fill(path: Path, leave: int) -> None:
 def main() -> None:
     parser = benchmark_parser(__doc__, "results/faults.csv")
     parser.add_argument("--stops", type=int, default=20, help="Of each command by each signal.")
-    parser.add_argument("--only", nargs="+", choices=commands(Path()), help="Only these commands.")
+    parser.add_argument("--only", nargs="+", choices=[*commands(Path()), "serve"], help="Only these commands.")
     parser.add_argument("--seed", type=int, default=0)
     options = benchmark_options(parser)
     torch.set_num_threads(1)
@@ -226,10 +226,11 @@ def main() -> None:
         small_model(3).save(home / "first")
         faults = {
             f"nngk {name} stopped with {number.name}": (lambda n=name, s=number: stops(n, s, options.stops, home, rng))
-            for name in (["add"] if options.quick else options.only or commands(home))
+            for name in (["add"] if options.quick else commands(home))
+            if options.quick or name in (options.only or commands(home))
             for number in (signal.SIGINT, signal.SIGTERM)
         }
-        if os.geteuid() == 0 and not options.quick:
+        if os.geteuid() == 0 and "serve" in (options.only or ["serve"]) and not options.quick:
             faults["full file system behind nngk serve"] = lambda: full_disk(3 * options.stops)
         for fault, inject in faults.items():
             begun = time.perf_counter()
