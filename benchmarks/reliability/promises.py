@@ -89,8 +89,11 @@ def ran(tests: list[str]) -> dict[tuple[str, str], Counter[str]]:
 
 
 def main() -> None:
-    options = benchmark_options(benchmark_parser(__doc__, "results/faults.csv"))
+    parser = benchmark_parser(__doc__, "results/faults.csv")
+    parser.add_argument("--only", nargs="+", metavar="WORD", default=[""], help="Promises whose text has one of these.")
+    options = benchmark_options(parser)
     listed = promises(PAGE.read_text(encoding="utf-8"))
+    listed = [each for each in listed if any(word in f"{each.section}: {each.promise}" for word in options.only)]
     if options.quick:
         listed = [each for each in listed if ("tests/test_errors.py", "") in each.tests]
     source = provenance("cpu", options.commit)  # before the tests: the tree may change while they run
