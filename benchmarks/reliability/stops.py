@@ -26,12 +26,16 @@ from PIL import Image
 
 import nngk.cli.change_model
 import nngk.cli.data
+import nngk.cli.embed
+import nngk.cli.inspect_model
+import nngk.cli.report
 import nngk.cli.train
 import nngk.cli.use_model  # noqa: F401 (commands are imported when they are called: here once for all)
 from faults import small_model
 from nngk import InputError, Model, cli
-from nngk.experiments.record import append_rows, provenance
+from nngk.experiments.record import provenance
 from nngk.experiments.record.benchmarks import benchmark_options, benchmark_parser
+from nngk.experiments.record.csv_rows import put_row
 
 PATIENCE = 120.0
 STOPPED = (0, 130)
@@ -74,6 +78,12 @@ def commands(home: Path) -> dict[str, list[str]]:
         "classify": ["classify", model, "--device", "cpu", picture],
         "evaluate": ["evaluate", model, photos, "--device", "cpu"],
         "data check": ["data", "check", photos],
+        "rename": ["rename", model, "old 0", "other"],
+        "calibrate": ["calibrate", model, photos, "--false-alarms", "0.1", "--device", "cpu"],
+        "embed": ["embed", model, photos, "--gallery", str(home / "gallery"), "--device", "cpu"],
+        "audit": ["audit", model, "--no-photos", "--device", "cpu"],
+        "report": ["report", model, photos, "--device", "cpu"],
+        "export": ["export", model, "--format", "npz", "--out", str(home / "centres.npz"), "--force"],
     }
 
 
@@ -114,7 +124,7 @@ def run(words: list[str], log: Path, number: int = 0, after: float = 0.0) -> tup
 
 
 def fresh(home: Path) -> None:
-    for name in ("trained", "model"):
+    for name in ("trained", "model", "gallery"):
         shutil.rmtree(home / name, ignore_errors=True)
     shutil.copytree(home / "first", home / "model")
 
@@ -150,6 +160,9 @@ def stops(name: str, number: int, count: int, home: Path, rng: random.Random) ->
                     print(name, "again", code, log.read_text(errors="replace")[-1500:])
             if name == "train":
                 Model.load(home / "trained")
+            if name == "embed":  # what was written stays, and the rest comes
+                code, _ = run(words, log)
+                counts["wrong"] += code != 0 or "has 24 images now" not in log.read_text(errors="replace")
         except InputError as error:
             print(name, error)
             counts["wrong"] += 1
@@ -202,7 +215,7 @@ def _fill(path: Path, leave: int) -> None:
 def main() -> None:
     parser = benchmark_parser(__doc__, "results/faults.csv")
     parser.add_argument("--stops", type=int, default=20, help="Of each command by each signal.")
-    parser.add_argument("--only", nargs="+", choices=commands(Path()), help="Only these commands.")
+    parser.add_argument("--only", nargs="+", choices=[*commands(Path()), "serve"], help="Only these commands.")
     parser.add_argument("--seed", type=int, default=0)
     options = benchmark_options(parser)
     torch.set_num_threads(1)
@@ -213,17 +226,18 @@ def main() -> None:
         small_model(3).save(home / "first")
         faults = {
             f"nngk {name} stopped with {number.name}": (lambda n=name, s=number: stops(n, s, options.stops, home, rng))
-            for name in (["add"] if options.quick else options.only or commands(home))
+            for name in (["add"] if options.quick else commands(home))
+            if options.quick or name in (options.only or commands(home))
             for number in (signal.SIGINT, signal.SIGTERM)
         }
-        if os.geteuid() == 0 and not options.quick:
+        if os.geteuid() == 0 and "serve" in (options.only or ["serve"]) and not options.quick:
             faults["full file system behind nngk serve"] = lambda: full_disk(3 * options.stops)
         for fault, inject in faults.items():
             begun = time.perf_counter()
             counts = inject()
             row = {"fault": fault, **counts, "seconds": round(time.perf_counter() - begun, 1), "seed": options.seed}
             print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
-            append_rows(options.out, [row | provenance("cpu", options.commit)])
+            put_row(options.out, row | provenance("cpu", options.commit), lambda old, new: old["fault"] == new["fault"])
             failed += sum(counts[name] for name in ("lost", "wrong", "hangs", "errors"))
     raise SystemExit(1 if failed else 0)
 

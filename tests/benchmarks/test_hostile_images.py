@@ -34,8 +34,10 @@ def test_a_few_kinds(tmp_path):
 
 def test_every_kind_has_a_name_of_its_own(monkeypatch):
     monkeypatch.syspath_prepend(str(SCRIPT.parent))
-    from hostile_files import GROUPS, QUICK
+    from hostile_files import GROUPS, PHONES, QUICK
 
-    names = [kind.what for group in GROUPS.values() for kind in group]
+    names = [kind.what for group in (GROUPS | {"phones": PHONES}).values() for kind in group]
     assert len(names) == len(set(names)) >= 60 and set(QUICK) <= set(names)
+    for page in ("docs/reliability.md", "results/README.md"):
+        assert f"{len(names)} kinds" in (SCRIPT.parents[2] / page).read_text(encoding="utf-8")
     assert {kind.outcome for group in GROUPS.values() for kind in group} == {"read", "refused"}

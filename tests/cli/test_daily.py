@@ -5,9 +5,12 @@ import http.server
 import io
 import json
 import shutil
+import socket
 import subprocess
 import sys
 import threading
+import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -180,6 +183,28 @@ def test_a_web_address(ask, home, server):
         fetch_picture(f"{server}/much", most=1000)
     with pytest.raises(InputError, match="check the address and the connection"):
         fetch_picture("http://127.0.0.1:9/offline.jpg")
+
+
+@pytest.mark.parametrize("start", [b"HTTP/1.1 200 OK\r\nX-Slow: ", b"", b"HTTP/1.1 302 Found\r\nLocation: "])
+def test_an_address_that_drips_is_given_up(start):
+    """A byte now and then keeps every timeout of a connection from running out."""
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip():
+            with server.accept()[0] as client, suppress(OSError):
+                client.sendall(start)
+                while not over.wait(0.05):
+                    client.sendall(b"x")
+
+        dripping = threading.Thread(target=drip)
+        dripping.start()
+        begun = time.monotonic()
+        with pytest.raises(InputError, match="has not answered after"):
+            fetch_picture(f"http://127.0.0.1:{server.getsockname()[1]}/x", seconds=0.1)
+        over.set()
+        dripping.join()
+    assert time.monotonic() - begun < 10
 
 
 def test_heic(home, tmp_path, monkeypatch):

@@ -347,3 +347,23 @@ def test_wrong_names_are_noticed_before_the_images_are_read(refused, tmp_path):
     ):
         assert expected in refused("train", shapes, "--out", tmp_path / "m", *OPTIONS, option, value)
     assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "1e400"])
+def test_no_option_takes_what_is_no_finite_number(home, image, refused, number):
+    for words in (
+        ["audit", home / "model", "--prune", number],
+        ["classify", home / "model", image, "--reject", number],
+        ["calibrate", home / "model", image, "--false-alarms", number],
+        ["serve", home / "model", "--timeout", number],
+        ["serve", home / "model", "--rate", number],
+    ):
+        assert "is no finite number" in refused(*words, code=2) or "not in the range" in refused(*words, code=2)
+
+
+def test_no_page_takes_the_place_of_a_photo(home, image, refused):
+    before = image.read_bytes()
+    assert "is no page" in refused("explain", home / "model", image, "--out", image)
+    assert "is no page" in refused("report", home / "model", "--out", image)
+    assert "is no page" in refused("report", home / "model", "--out", home / "model")
+    assert image.read_bytes() == before

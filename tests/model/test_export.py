@@ -43,6 +43,12 @@ def test_faiss_finds_the_same_neighbours(tmp_path):
     assert told["sources"] == model.sources and told["sigma"] == model.sigma
 
 
+def test_an_index_is_not_overwritten_by_what_is_said_of_it(tmp_path):
+    with pytest.raises(InputError, match="another ending"):
+        export_faiss(small_model(), tmp_path / "index.json")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_model_without_classes_has_no_centres_to_export(tmp_path):
     model = small_model()
     for name in list(model.class_names):

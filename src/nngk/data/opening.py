@@ -29,7 +29,6 @@ _BY_NAME = {".tga": "TGA"}  # a format without a mark of its own, which anything
 MOST_PIXELS = 25_000_000  # that are decoded: about ten bytes each with all copies, and a second of work
 _JPEG = ("JPEG", "MPO")
 _MOST = {"JPEG": 256_000_000, "MPO": 256_000_000, "WEBP": 12_500_000, "JPEG2000": 16_000_000}
-_MOST[_HEIF] = 50_000_000  # what a phone takes at most
 _MOST_JPEG2000 = 4_000_000  # that are decoded
 _MOST_SLOW = 200_000  # of what Pillow decodes in Python, pixel by pixel
 _SLOW = ("ppm", "ppm_plain", "bmp_rle")

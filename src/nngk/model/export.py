@@ -140,6 +140,8 @@ def export_faiss(model: Model, path: Path) -> None:
     from nngk.search.adapters.faiss import load_faiss
 
     model.require_classes()
+    if path.suffix == ".json":
+        raise InputError(f"{path} would be the index and the JSON beside it: give the index another ending, as .faiss.")
     faiss = load_faiss()
     index = faiss.IndexFlatL2(model.network.dim)
     index.add(model.classes.positions.cpu().float().numpy())

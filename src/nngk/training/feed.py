@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -15,7 +15,7 @@ from nngk.data.packs.place import image_cache, use_cache
 from nngk.data.resident import Resident, kept
 from nngk.networks import EmbeddingNetwork, InputSpec
 from nngk.networks.embed import Rows, embed, embed_parts, untransformed
-from nngk.progress import task, watch
+from nngk.progress import say, task, watch
 from nngk.ranks import ALONE, Ranks
 from nngk.training.frozen_features import kept_features
 from nngk.training.settings import Settings
@@ -84,7 +84,22 @@ def cache_of(settings: Settings, paths: Iterable[Path]) -> Path | None:
     """Return the folder for the decoded images of these files; None where they are to be decoded every time."""
     if settings.cache == "off":
         return None
-    return Path(settings.cache) if settings.cache else use_cache(image_cache(paths))
+    if settings.cache:
+        return Path(settings.cache)
+    try:
+        return use_cache(image_cache(paths))
+    except OSError as error:
+        place = f" in {error.filename}" if error.filename else ""
+        _say_once(
+            f"Decoded images cannot be kept{place} ({error.strerror or error}), so that they are decoded again and "
+            "again: --cache names another folder."
+        )
+        return None
+
+
+@cache
+def _say_once(line: str) -> None:
+    say(line)
 
 
 def resident_feed(feed: Feed, size: int, settings: Settings) -> Feed:

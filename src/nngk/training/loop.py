@@ -313,6 +313,10 @@ def _record(run: Run, log: RunLog | None, loss: float, speed: float, scores: dic
         log.write(row)
     shown = "  ".join(f"{key.replace('_', ' ')} {value:.4f}" for key, value in rounded.items())
     say(f"epoch {row['epoch']:>3}  loss {loss:.4f}  {shown}{'  *' if better and scores else ''}")
+    note = run.objective.ailment()
+    if note and not run.ailing:
+        say(note)
+    run.ailing = bool(note)
 
 
 def _introduce(run: Run, resume: bool) -> None:

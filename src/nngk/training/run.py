@@ -73,6 +73,7 @@ class Run:
     at: RunState = field(default_factory=RunState)
     best: dict[str, Tensor] = field(default_factory=dict)  # weights of the best epoch, where validation tells which
     stage: Stage = unprofiled
+    ailing: bool = False  # whether a person was told what keeps it from learning
     ranks: Ranks = ALONE  # the processes that train it together
 
     def __post_init__(self) -> None:
