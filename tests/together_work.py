@@ -26,8 +26,11 @@ def trained(photos, folder, values):
         def watched(run, images, labels, indices):
             loss = step(run, images, labels, indices)
             seen["loss"].append(float(loss))
-            grads = [p.grad for group in run.optimiser.param_groups for p in group["params"] if p.grad is not None]
-            seen["gradients"].append(np.concatenate([g.flatten().numpy() for g in grads]))
+            groups, theta = run.optimiser.param_groups, run.bank.theta
+            grads = {id(p): p.grad for group in groups for p in group["params"] if p.grad is not None}
+            if run.bank.partial and id(theta) in grads:
+                grads[id(theta)] = ranks.gather(theta.grad, len(run.bank))
+            seen["gradients"].append(np.concatenate([g.flatten().numpy() for g in grads.values()]))
             return loss
 
         loop.take_step = watched
@@ -36,9 +39,10 @@ def trained(photos, folder, values):
                 loop.train_epoch(run, lambda: False, 0.0)
                 run.objective.before_step(run.at.step, run.trainee)
                 seen["scores"].append(list(validate(run)[0].values()))
-                seen["lists"].append(run.bank.neighbours.numpy().copy())
-                seen["centres"].append(run.bank.centres.numpy().copy())
-                seen["theta"].append(run.bank.theta.detach().numpy().copy())
+                bank = run.bank.whole()
+                seen["lists"].append(bank.neighbours.numpy().copy())
+                seen["centres"].append(bank.centres.numpy().copy())
+                seen["theta"].append(bank.theta.detach().numpy().copy())
                 seen["sigma"].append(run.objective.sigma)
                 run.at.epoch, run.at.batch = epoch + 1, 0
         finally:

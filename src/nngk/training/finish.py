@@ -28,6 +28,7 @@ def finish(run: Run, seconds: float, measured: Model | None = None) -> Model:
     ``measured`` is the model of the run before the last training: its σ, its familiar densities and its test scores
     come from images that it was not trained on, and the last training has none of those.
     """
+    run.bank = run.bank.whole()
     narrow(run)
     bank, table = run.bank, run.split.train
     both = Describer(run.network, run.frozen)

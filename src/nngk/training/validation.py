@@ -41,12 +41,12 @@ def kernel_log_probabilities(run: Run, x: Tensor, labels: Tensor) -> Tensor:
     """Return what the kernels over the training embeddings of this moment say, at the σ that suits ``labels`` best."""
     bank = run.bank
     # The bank's, if no step was taken since it was renewed.
-    centres = bank.centres if bank.refreshed_at == run.at.step else run.embed(run.feed.train)
-    squared, neighbours = Exact(centres).search(x, bank.considered)
+    centres = bank.centres if bank.refreshed_at == run.at.step else run.embed_bank()
+    squared, neighbours = bank.nearest(centres, x, bank.considered)
     sigma = _sigma(bank, squared, neighbours, labels)
     sigma = run_sigma(run) if sigma is None else sigma
     classes = len(run.split.train.class_names)
-    return answer(squared, neighbours, bank.labels, bank.theta.detach(), sigma, classes).log_probabilities
+    return answer(squared, neighbours, bank.labels, bank.weights(), sigma, classes).log_probabilities
 
 
 def classifier_sigma(bank: CentreBank, task: str, x: Tensor, labels: Tensor) -> float:
@@ -62,14 +62,14 @@ def classifier_sigma(bank: CentreBank, task: str, x: Tensor, labels: Tensor) -> 
         squared, same = leave_one_out_neighbours(x, labels, bank.considered)
         sigma = best_sigma(squared, same) if same.any() else None
     else:
-        sigma = _sigma(bank, *Exact(bank.centres).search(x, bank.considered), labels)
+        sigma = _sigma(bank, *bank.nearest(bank.centres, x, bank.considered), labels)
     return leave_one_out_sigma(bank) if sigma is None else sigma
 
 
 def _sigma(bank: CentreBank, squared: Tensor, neighbours: Tensor, labels: Tensor) -> float | None:
     """Return the best σ for examples with these neighbours in the bank; None where none is of its example's class."""
     same = bank.labels[neighbours] == labels[:, None]
-    return best_sigma(squared, same, bank.theta.detach()[neighbours]) if same.any() else None
+    return best_sigma(squared, same, bank.weights()[neighbours]) if same.any() else None
 
 
 def run_sigma(run: Run) -> float:
