@@ -133,11 +133,18 @@ class Ranks:
 
     def told(self, value: Told) -> Told:
         """Return what the first rank says, everywhere: a small thing, such as a decision."""
-        if self.count == 1:
-            return value
+        return value if self.count == 1 else self._told_by(value, 0)
+
+    def _told_by(self, value: Told, rank: int) -> Told:
         box = [value]
-        dist.broadcast_object_list(box, self._global(0), group=self.group, device=torch.device("cpu"))
+        dist.broadcast_object_list(box, self._global(rank), group=self.group, device=torch.device("cpu"))
         return box[0]
+
+    def collect(self, value: Told) -> list[Told]:
+        """Return what each rank says, in order: small things."""
+        if self.count == 1:
+            return [value]
+        return [self._told_by(value, rank) for rank in range(self.count)]
 
     def wait(self) -> None:
         """Return when all ranks are here."""

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from nngk.errors import InputError
 from nngk.kernel.formulas import squared_distances
+from nngk.kernel.triton.losses import fused_neighbour_loss  # eager where there is no GPU
 from nngk.ranks import ALONE, Ranks
 from nngk.search.checks import whole, without_own
 from nngk.search.engine import Engine
@@ -30,7 +31,17 @@ class CentreBank(nn.Module):
     neighbours: Tensor
     has_partner: Tensor
 
-    def __init__(self, labels: Tensor, dim: int, n_neighbours: int | None = 100, guaranteed: int = 1) -> None:
+    partial = False  # whether other ranks hold some of the rows
+
+    def __init__(
+        self,
+        labels: Tensor,
+        dim: int,
+        n_neighbours: int | None = 100,
+        guaranteed: int = 1,
+        *,
+        held: int | None = None,
+    ) -> None:
         super().__init__()
         labels = checked_labels(labels)
         m, dim = len(labels), whole(dim, "dim")
@@ -43,10 +54,11 @@ class CentreBank(nn.Module):
         # such an example teaches nothing until the next refresh).
         self.guaranteed = guaranteed
         width = 0 if self.n_neighbours is None else self.n_neighbours + guaranteed
-        self.theta = nn.Parameter(torch.zeros(m))  # w = exp(θ), one for every centre at the start
-        self.register_buffer("centres", torch.zeros(m, dim))
+        rows = m if held is None else held  # kept here; other ranks may have the others
+        self.theta = nn.Parameter(torch.zeros(rows))  # w = exp(θ), one for every centre at the start
+        self.register_buffer("centres", torch.zeros(rows, dim))
         self.register_buffer("labels", labels.clone())
-        self.register_buffer("neighbours", torch.full((m, width), -1))
+        self.register_buffer("neighbours", torch.full((rows, width), -1))
         counts = torch.bincount(self.labels)
         self.register_buffer("has_partner", counts[self.labels] > 1)  # another of its class exists
         self.refreshed_at = -1  # the training step whose weights gave the centres
@@ -54,6 +66,11 @@ class CentreBank(nn.Module):
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def dim(self) -> int:
+        """The number of dimensions of a centre."""
+        return self.centres.shape[1]
 
     @property
     def considered(self) -> int:
@@ -82,12 +99,7 @@ class CentreBank(nn.Module):
         Changes nothing in the bank, so that it can run beside training. Several ranks share out an exact search; any
         other is left to the first, so that all have the same lists.
         """
-        if not torch.isfinite(centres).all():
-            bad = int((~torch.isfinite(centres)).any(1).sum())
-            raise InputError(
-                f"{bad} of {len(centres)} embeddings are NaN or infinite, so they cannot be centres. "
-                "A lower learning rate, gradient clipping or a larger sigma usually mends a diverging run."
-            )
+        require_finite(centres)
         if self.n_neighbours is None:
             return self.neighbours, 0
         engine = Exact() if engine is None else engine
@@ -130,6 +142,74 @@ class CentreBank(nn.Module):
         require_indices(indices, len(self))
         lists = self.neighbours[indices]
         return lists.masked_fill(lists == indices[:, None], -1)
+
+    def lists_of(self, indices: Tensor) -> Tensor:
+        """Return neighbour lists (B, K) as they are."""
+        return self.neighbours[indices]
+
+    def neighbour_loss(
+        self, x: Tensor, sigma: Tensor, lists: Tensor, labels: Tensor, own: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss of each example over its list, (B,), and whether it has a same-class centre there, (B,)."""
+        return fused_neighbour_loss(x, self.centres, self.theta, sigma, lists, labels, self.labels, own)
+
+    def nearest(self, centres: Tensor, x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Return squared distances and indices (n, k) of the nearest to each query of these centres of the bank."""
+        return Exact(centres).search(x, k)
+
+    def weights(self) -> Tensor:
+        """Return θ of all centres, (m,), as numbers."""
+        return self.theta.detach()
+
+    def left_out(self, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return squared distances, same-class marks and θ (n, K) of the neighbours of some examples, in order."""
+        neighbours = self.neighbours_of(chosen)
+        return neighbour_facts(self, self.centres[chosen], self.labels[chosen], neighbours)
+
+    def list_recall(self, centres: Tensor, lists: Tensor) -> float:
+        """Return the share of true neighbours among new centres that their lists hold, over a sample of them."""
+        return list_recall(centres, lists, self.considered)
+
+    def whole(self) -> "CentreBank":
+        """Return the bank itself: it holds all rows."""
+        return self
+
+
+def neighbour_facts(bank: CentreBank, x: Tensor, labels: Tensor, neighbours: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return squared distances, same-class marks and θ (n, K) of embeddings with these neighbours in the bank."""
+    index = neighbours.clamp(min=0)
+    same = (bank.labels[index] == labels[:, None]) & (neighbours >= 0)
+    return squared_distances(x, bank.centres, neighbours), same, bank.theta.detach()[index]
+
+
+def list_recall(centres: Tensor, neighbours: Tensor, k: int, sample: int = 200) -> float:
+    """Return the share of each point's true ``k`` nearest others that its list holds, over a sample of the points.
+
+    >>> list_recall(torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([[1], [0], [0]]), k=1)
+    0.6666666666666666
+    """
+    rows = torch.linspace(0, len(centres) - 1, min(sample, len(centres))).long().to(centres.device)
+    found = Exact(centres).search(centres[rows], min(k + 1, len(centres)))[1]
+    return recall_of_lists(rows, found, neighbours[rows], k)
+
+
+def recall_of_lists(rows: Tensor, found: Tensor, lists: Tensor, k: int) -> float:
+    """Return the mean share of the true neighbours, ``k`` of those found beside the row itself, that lists hold."""
+    shares = []
+    for own, nearest, listed in zip(rows.tolist(), found.tolist(), lists.tolist()):
+        true = [i for i in nearest if i != own][:k]
+        shares.append(len(set(true) & set(listed)) / max(1, len(true)))
+    return sum(shares) / len(shares)
+
+
+def require_finite(centres: Tensor) -> None:
+    """Raise InputError if some of the embeddings that are to be centres are not finite."""
+    if not torch.isfinite(centres).all():
+        bad = int((~torch.isfinite(centres)).any(1).sum())
+        raise InputError(
+            f"{bad} of {len(centres)} embeddings are NaN or infinite, so they cannot be centres. "
+            "A lower learning rate, gradient clipping or a larger sigma usually mends a diverging run."
+        )
 
 
 def checked_labels(labels: Any) -> Tensor:

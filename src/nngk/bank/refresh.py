@@ -125,7 +125,7 @@ class Refresher:
         centres = self.embed(network)
         neighbours, n_lonely = self.bank.lists(centres, self.engine, self.beside)
         if self.approximate:
-            self._list_recall = list_recall(centres, neighbours, self.bank.considered)
+            self._list_recall = self.bank.list_recall(centres, neighbours)
         return centres, neighbours, n_lonely
 
     def _snapshot(self, network: nn.Module) -> nn.Module:
@@ -152,21 +152,6 @@ class Refresher:
         centres, neighbours, n_lonely = result
         self.bank.replace(centres, neighbours, n_lonely, step=snapshot)
         self.history.append(Refreshed(snapshot, step, time.perf_counter() - started, n_lonely, self._list_recall))
-
-
-def list_recall(centres: Tensor, neighbours: Tensor, k: int, sample: int = 200) -> float:
-    """Return the share of each point's true ``k`` nearest others that its list holds, over a sample of the points.
-
-    >>> list_recall(torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([[1], [0], [0]]), k=1)
-    0.6666666666666666
-    """
-    rows = torch.linspace(0, len(centres) - 1, min(sample, len(centres))).long().to(centres.device)
-    found = Exact(centres).search(centres[rows], min(k + 1, len(centres)))[1].tolist()
-    shares = []
-    for own, nearest, listed in zip(rows.tolist(), found, neighbours[rows].tolist()):
-        true = [i for i in nearest if i != own][:k]
-        shares.append(len(set(true) & set(listed)) / max(1, len(true)))
-    return sum(shares) / len(shares)
 
 
 class _Pending:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from nngk.bank.centres import CentreBank
 from nngk.bank.leave_one_out import training_sigma
 from nngk.bank.refresh import Refresher, interval_in_steps
+from nngk.bank.sharded import ShardedBank
 from nngk.data import Split
 from nngk.device import pick_device
 from nngk.errors import InputError
@@ -22,8 +23,8 @@ from nngk.networks import EmbeddingNetwork, InputSpec, create_network
 from nngk.networks.recorded import always_recorded
 from nngk.ranks import ALONE, Ranks
 from nngk.search import Choice, Engine, choose, create_engine
-from nngk.training.distributed import distributed, one_per_machine_first, require_eager
-from nngk.training.feed import Feed, Projection, feature_feed, image_feed, resident_feed
+from nngk.training.distributed import distributed, memory_share, one_per_machine_first, require_eager
+from nngk.training.feed import Feed, Projection, feature_feed, image_feed, own_share, resident_feed
 from nngk.training.graphs import Graphed
 from nngk.training.model_weights import is_model, network_of_model
 from nngk.training.optimiser import create_optimiser, rate_of
@@ -54,12 +55,12 @@ def build_run(split: Split, settings: Settings, folder: Path, feed: Feed | None 
         feed = _prepared(feed, network, s, folder)
     trainee: nn.Module = Projection(network) if s.freeze else network
     stepping = _stepping(trainee, s, device, ranks)
-    bank = new_bank(s, feed.train.labels, network.dim, device)
+    bank = new_bank(s, feed.train.labels, network.dim, device, ranks)
     search = choose_search(s, bank)
     sampler = samplers.per_class(s.per_class) if s.per_class else samplers.even
     refresher = Refresher(
         bank,
-        lambda which: feed.embed(which, feed.train, refresher.beside),
+        lambda which: _centres(feed, which, refresher),
         interval_in_steps(s.update_interval, len(sampler(feed.train.labels, s.batch_size, s.seed, 0))),
         new_engine(search, s, bank),
         s.background,
@@ -135,18 +136,41 @@ def is_frozen(settings: Settings, network: EmbeddingNetwork, device: torch.devic
     return pretrained(network) and device.type == "cpu" and settings.loss == "nngk"
 
 
-def new_bank(settings: Settings, labels: Tensor, dim: int, device: torch.device) -> CentreBank:
+def _centres(feed: Feed, network: nn.Module, refresher: Refresher) -> Tensor:
+    """Return new centres: of all training images, or of those whose centres this rank holds."""
+    if refresher.bank.partial:
+        return own_share(feed, network, refresher.beside)
+    return feed.embed(network, feed.train, refresher.beside)
+
+
+def new_bank(settings: Settings, labels: Tensor, dim: int, device: torch.device, ranks: Ranks = ALONE) -> CentreBank:
     """Return a bank for these training examples, without centres yet."""
-    bank = CentreBank(labels, dim, settings.n_neighbours or None, settings.guaranteed)
+    s = settings
+    if is_sharded(s, len(labels), dim, device, ranks):
+        bank: CentreBank = ShardedBank(labels, dim, s.n_neighbours or None, s.guaranteed, ranks=ranks)
+    else:
+        bank = CentreBank(labels, dim, s.n_neighbours or None, s.guaranteed)
     bank.theta.requires_grad_(settings.learn_weights)
     return bank.to(device)
+
+
+def is_sharded(settings: Settings, m: int, dim: int, device: torch.device, ranks: Ranks) -> bool:
+    """Return whether ranks share out the rows of the bank: as set, else where copies of it would be too large."""
+    s = settings
+    if ranks.count == 1 or s.loss != "nngk" or s.bank == "replicated":
+        return False
+    if s.bank == "sharded" or not s.n_neighbours:
+        return s.bank == "sharded"
+    row = 4 * dim + 8 * (s.n_neighbours + s.guaranteed) + 12  # a centre, a list, θ and its moments
+    return ranks.any(m * row > memory_share(device) / 4)
 
 
 def choose_search(settings: Settings, bank: CentreBank) -> Choice:
     """Return the search behind the neighbour lists: as set, else the one that suits the bank."""
     how = settings.search
     if how == "auto":
-        return choose(len(bank), bank.centres.shape[1], bank.considered, bank.centres.device)
+        rows = -(-len(bank) // bank.ranks.count) if isinstance(bank, ShardedBank) else len(bank)
+        return choose(max(2, rows), bank.dim, bank.considered, bank.centres.device)
     return Choice(how, f"{how}, as set", 1.0 if how == "exact" else None)
 
 

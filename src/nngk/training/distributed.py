@@ -121,6 +121,15 @@ def require_eager(compiled: str, ranks: Ranks) -> None:
         raise InputError(f"Steps of {ranks.count} ranks cannot be replayed as CUDA graphs: leave --compile at 'auto'.")
 
 
+def memory_share(device: torch.device) -> float:
+    """Return the bytes of memory that a rank has where the ranks of a machine, or of a GPU, share it."""
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")))
+    if device.type == "cuda":
+        sharing = max(1, here // torch.cuda.device_count())
+        return torch.cuda.get_device_properties(device).total_memory / sharing
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / here
+
+
 def share_of(batch: Tensor, ranks: Ranks) -> Tensor:
     """Return the part of a batch that this rank embeds; where none is left for it, one image, whose answer is dropped.
 
@@ -147,28 +156,39 @@ def first_of_share(n: int, ranks: Ranks) -> int:
     return int(span.start) if span.stop > span.start else 0
 
 
-def join(embeddings: Tensor, n: int, ranks: Ranks) -> Tensor:
+def join(embeddings: Tensor, n: int, ranks: Ranks, partial: bool = False) -> Tensor:
     """Return the embeddings (n, dim) of the whole batch from each rank's share of them.
 
-    The loss of the whole batch is computed on every rank, so the gradient of a share is the same wherever it is taken;
-    it comes back multiplied by the number of ranks, because DistributedDataParallel takes the mean of theirs.
+    The loss of the whole batch is computed on every rank, so the gradient of a share is the same wherever it is taken,
+    unless each rank knows only a ``partial`` sum of it: then those are added up. It comes back multiplied by the number
+    of ranks, because DistributedDataParallel takes the mean of theirs.
     """
     if ranks.count == 1:
         return embeddings
-    joined: Tensor = _Join.apply(embeddings, n, ranks)
+    joined: Tensor = _Join.apply(embeddings, n, ranks, partial)
     return joined
 
 
 class _Join(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, embeddings: Tensor, n: int, ranks: Ranks) -> Tensor:
-        ctx.ranks, ctx.n, ctx.rows = ranks, n, len(embeddings)
+    def forward(ctx: Any, embeddings: Tensor, n: int, ranks: Ranks, partial: bool) -> Tensor:
+        ctx.ranks, ctx.n, ctx.rows, ctx.partial = ranks, n, len(embeddings), partial
         span = ranks.span(n)
         return ranks.gather(embeddings[: span.stop - span.start], n)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        own = grad[ctx.ranks.span(ctx.n)] * ctx.ranks.count
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        ranks: Ranks = ctx.ranks
+        span = ranks.span(ctx.n)
+        own = (_summed(grad, ctx.n, ranks) if ctx.partial else grad[span]) * ranks.count
         if len(own) < ctx.rows:  # a share of nothing
             own = grad.new_zeros(ctx.rows, *grad.shape[1:])
-        return own, None, None
+        return own, None, None, None
+
+
+def _summed(partial: Tensor, n: int, ranks: Ranks) -> Tensor:
+    """Return the own span of the sum of all ranks' (n, dim): each sends the others what is theirs."""
+    spans = [ranks.span(n, rank) for rank in range(ranks.count)]
+    mine = ranks.span(n).stop - ranks.span(n).start
+    found = ranks.exchange(partial, [span.stop - span.start for span in spans], [mine] * ranks.count)
+    return found.view(ranks.count, mine, -1).sum(0)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -51,6 +52,16 @@ class Feed:
         """Return the embeddings of some examples, in evaluation mode and without augmentation."""
         ranks = self.ranks if ranks is None else ranks
         return embed(network, examples.source, self.plain, device=self.device, amp=self.amp, ranks=ranks)
+
+
+def own_share(feed: Feed, network: nn.Module, ranks: Ranks) -> Tensor:
+    """Return the embeddings of this rank's span of the training images, (rows, dim); maybe none."""
+    span = ranks.span(len(feed.train))
+    how: dict[str, Any] = {"device": feed.device, "amp": feed.amp, "first": span.start, "last": span.stop}
+    parts = list(embed_parts(network, feed.train.source, feed.plain, **how))
+    own = torch.cat(parts).clone() if parts else torch.empty(0, 0)
+    width = ranks.told(own.shape[1])
+    return own if len(own) else torch.empty(0, width, device=feed.device)
 
 
 def image_feed(

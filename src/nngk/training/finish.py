@@ -29,6 +29,7 @@ def finish(run: Run, seconds: float, measured: Model | None = None) -> Model:
     ``measured`` is the model of the run before the last training: its σ, its familiar densities and its test scores
     come from images that it was not trained on, and the last training has none of those.
     """
+    run.bank = run.bank.whole()
     narrow(run)
     bank, table = run.bank, run.split.train
     both = Describer(run.network, run.frozen)
@@ -131,10 +132,11 @@ def best_drawn(run: Run) -> float:
     """Return how far the kernels are drawn to the means of their classes: where most validation images are right.
 
     A new image is nearer to the mean of its class than to most of its images; how much nearer, the data say. Where σ is
-    given or learned, as in the paper, kernels stand at their images.
+    given or learned, as in the paper, kernels stand at their images; so they do where no rank holds a whole class.
     """
     s, val = run.settings, run.feed.val
-    if (s.task, s.loss, s.sigma) != ("classify", "nngk", "auto") or not comparable(val.labels, s.task):
+    whole = (s.task, s.loss, s.sigma) == ("classify", "nngk", "auto") and not run.bank.partial
+    if not whole or not comparable(val.labels, s.task):
         return 0.0
     x, labels = run.embed(val), val.labels.to(run.device)
     scores = {share: drawn_score(run.bank, share, x, labels) for share in DRAWN}

@@ -249,7 +249,7 @@ class _Saving:
 
     def save(self, run: Run) -> None:
         begun = time.perf_counter()
-        if self.took < QUICK_SAVE or begun - self.last >= 10 * self.took:
+        if run.ranks.told(self.took < QUICK_SAVE or begun - self.last >= 10 * self.took):
             run.save()
             self.last = time.perf_counter()
             self.took = self.last - begun

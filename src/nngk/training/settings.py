@@ -12,7 +12,8 @@ from nngk.errors import InputError
 from nngk.training.fields import about, check_values, setting
 
 LARGEST = 1e6  # of numbers that have no limit of their own
-OF_THE_MACHINE = ("device", "threads", "resident_gib", "compile")  # what may change when a run goes on elsewhere
+# What may change when a run goes on elsewhere.
+OF_THE_MACHINE = ("device", "threads", "resident_gib", "compile", "bank")
 
 JOB = "The job"
 NETWORK = "The network"
@@ -328,6 +329,13 @@ class Settings:
         False,
         BANK,
         "Refresh the centres in a thread, from a snapshot of the network, while training goes on.",
+    )
+    bank: Literal["auto", "replicated", "sharded"] = setting(
+        "auto",
+        BANK,
+        "Keep the whole bank in every process (replicated), or a part of its rows in each (sharded). "
+        "With 'auto' it is sharded where a copy would take more than a quarter of a process's memory. "
+        "It makes no difference to one process.",
     )
     search: str = setting(
         "auto",

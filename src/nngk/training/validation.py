@@ -42,12 +42,12 @@ def kernel_log_probabilities(run: Run, x: Tensor, labels: Tensor) -> Tensor:
     """Return what the kernels over the training embeddings of this moment say, at the σ that suits ``labels`` best."""
     bank = run.bank
     # The bank's, if no step was taken since it was renewed.
-    centres = bank.centres if bank.refreshed_at == run.at.step else run.embed(run.feed.train)
-    squared, neighbours = Exact(centres).search(x, bank.considered)
+    centres = bank.centres if bank.refreshed_at == run.at.step else run.embed_bank()
+    squared, neighbours = bank.nearest(centres, x, bank.considered)
     sigma = _sigma(bank, squared, neighbours, labels)
     sigma = run_sigma(run) if sigma is None else sigma
     classes = len(run.split.train.class_names)
-    return answer(squared, neighbours, bank.labels, bank.theta.detach(), sigma, classes).log_probabilities
+    return answer(squared, neighbours, bank.labels, bank.weights(), sigma, classes).log_probabilities
 
 
 def drawn_score(bank: CentreBank, drawn: float, x: Tensor, labels: Tensor) -> tuple[float, float]:
@@ -60,14 +60,14 @@ def drawn_score(bank: CentreBank, drawn: float, x: Tensor, labels: Tensor) -> tu
     if sigma is None:
         return 0.0, 0.0
     classes = int(torch.cat([bank.labels, labels]).max()) + 1
-    logs = answer(squared, neighbours, bank.labels, bank.theta.detach(), sigma, classes).log_probabilities
+    logs = answer(squared, neighbours, bank.labels, bank.weights(), sigma, classes).log_probabilities
     own = logs.gather(1, labels[:, None]).clamp(min=-50)
     return top_k_accuracy(logs.exp(), labels, 1), round(float(own.mean()), 6)
 
 
 def _drawn_neighbours(bank: CentreBank, drawn: float, x: Tensor) -> tuple[Tensor, Tensor]:
     positions = drawn_to_means(bank.centres, bank.labels, drawn) if drawn else bank.centres
-    return Exact(positions).search(x, bank.considered)
+    return bank.nearest(positions, x, bank.considered)
 
 
 def classifier_sigma(bank: CentreBank, task: str, x: Tensor, labels: Tensor, drawn: float = 0.0) -> float:
@@ -90,7 +90,7 @@ def classifier_sigma(bank: CentreBank, task: str, x: Tensor, labels: Tensor, dra
 def _sigma(bank: CentreBank, squared: Tensor, neighbours: Tensor, labels: Tensor) -> float | None:
     """Return the best σ for examples with these neighbours in the bank; None where none is of its example's class."""
     same = bank.labels[neighbours] == labels[:, None]
-    return best_sigma(squared, same, bank.theta.detach()[neighbours]) if same.any() else None
+    return best_sigma(squared, same, bank.weights()[neighbours]) if same.any() else None
 
 
 def run_sigma(run: Run) -> float:
