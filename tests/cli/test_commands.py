@@ -267,7 +267,7 @@ def test_train_from_a_csv_file_with_splits(home, tmp_path, ask):
 
 @pytest.mark.thorough
 def test_output_that_is_cut_short_is_no_error(home):
-    line = " ".join(f"'{a}'" for a in command("networks"))
+    line = " ".join(f"'{a}'" for a in command("losses"))
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {line} | head -1"],
         env=environment(),
