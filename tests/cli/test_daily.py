@@ -13,7 +13,6 @@ import pytest
 from PIL import Image
 
 import forked
-from nngk import cli
 from nngk.data.remote import fetch_picture
 from nngk.errors import InputError
 from nngk.model.model import Model
@@ -31,27 +30,6 @@ def home(tmp_path_factory):
     write_shapes(home / "fresh", seed=4, count=3)
     train(home / "shapes", Settings(**{**TINY, "epochs": 3}), out=home / "model")
     return home
-
-
-@pytest.fixture
-def ask(monkeypatch, capfd):
-    """A command in this process, through the same entry point: (exit code, standard output, standard error)."""
-
-    def run(*arguments, stdin=None):
-        monkeypatch.setattr(sys, "argv", ["nngk", *map(str, arguments)])
-        if stdin is not None:
-            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        capfd.readouterr()
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as left:
-            code = left.code or 0
-        out, err = capfd.readouterr()
-        assert "Traceback" not in err
-        return code, out, err
-
-    return run
 
 
 @pytest.fixture
