@@ -1,13 +1,11 @@
 """A few kinds of hostile files through two commands: read or refused, quickly, in little memory."""
 
 import csv
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from shapes import environment
+import forked
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "reliability" / "hostile_images.py"
 
@@ -15,14 +13,7 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "reliability" / "hostile_ima
 @pytest.mark.slow
 def test_a_few_kinds(tmp_path):
     out = tmp_path / "hostile_images.csv"
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--quick", "--out", str(out)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    done = forked.run([SCRIPT, "--quick", "--out", out], timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr
     with out.open(newline="", encoding="utf-8") as file:
         rows = {row["kind"]: row for row in csv.DictReader(file)}

@@ -9,23 +9,15 @@ from pathlib import Path
 
 import pytest
 
+import forked
 from shapes import write_shapes
 
 HOME = Path(__file__).parents[2]
 
 
 def search(out: Path, *words: str, program: str = "variants.py") -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(HOME / "src"), "OMP_NUM_THREADS": "1"}
-    command = [
-        sys.executable,
-        str(HOME / "benchmarks" / "recipe" / program),
-        "--data",
-        str(out.parent),
-        "--weights",
-        "imagenet",
-    ]
-    command += ["--quick", "--device", "cpu", "--out", str(out), "--commit", "abc", *words]
-    return subprocess.run(command, capture_output=True, text=True, env=environment)
+    options = ["--data", out.parent, "--weights", "imagenet", "--quick", "--device", "cpu", "--out", out]
+    return forked.run([HOME / "benchmarks" / "recipe" / program, *options, "--commit", "abc", *words])
 
 
 @pytest.mark.thorough

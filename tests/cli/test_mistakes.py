@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 
 import numpy as np
@@ -11,13 +10,14 @@ import pytest
 import torch
 from PIL import Image
 
+import forked
 from nngk import cli
 from nngk.data import read_images
 from nngk.files import read_tensors, write_tensors
 from nngk.model.model import Model
 from nngk.training.loop import train
 from nngk.training.settings import Settings
-from shapes import TINY, command, environment, flags, nngk, write_shapes
+from shapes import TINY, flags, nngk, write_shapes
 
 OPTIONS = flags(**{**TINY, "epochs": 1})
 
@@ -313,11 +313,8 @@ def test_fewer_images_than_are_shown_by_default(tmp_path):
 def test_two_that_teach_at_once(home, tmp_path):
     model = shutil.copytree(home / "model", tmp_path / "model")
     pictures = home / "shapes" / "disc"
-    running = [
-        subprocess.Popen(command("add", model, f"class {i}", pictures / f"0{i}.png"), env=environment(), text=True)
-        for i in range(3)
-    ]
-    assert [process.wait(timeout=120) for process in running] == [0, 0, 0]
+    running = [forked.Started(["-m", "nngk", "add", model, f"class {i}", pictures / f"0{i}.png"]) for i in range(3)]
+    assert [process.wait().returncode for process in running] == [0, 0, 0]
     assert {f"class {i}" for i in range(3)} <= set(Model.load(model).class_names)
 
 

@@ -1,7 +1,6 @@
 """Exports: the same embeddings in onnxruntime, the same neighbours in faiss, the same answers from an .npz."""
 
 import json
-import subprocess
 import sys
 
 import numpy as np
@@ -12,6 +11,7 @@ from nngk import InputError, Model
 from nngk.model import export
 from nngk.model.export import export_faiss, export_npz, export_onnx
 from serving import coloured, write_model
+from shapes import nngk
 from small_models import small_model
 
 
@@ -83,9 +83,8 @@ def test_onnx_gives_the_same_embeddings_for_batches_of_any_size(tmp_path, monkey
 def test_on_the_command_line(tmp_path):
     folder = tmp_path / "small"
     small_model().save(folder)
-    words = [sys.executable, "-m", "nngk", "export", str(folder), "--format", "npz"]
     for code, said in ((0, "Wrote small.npz"), (1, "is there already")):
-        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+        done = nngk("export", folder, "--format", "npz", cwd=tmp_path)
         assert done.returncode == code and said in done.stdout + done.stderr and "Traceback" not in done.stderr
 
 

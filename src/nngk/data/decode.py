@@ -14,7 +14,7 @@ import torch
 from PIL import Image, ImageFile
 
 from nngk.data.flat_pictures import FlatPictures
-from nngk.data.opening import MOST_PIXELS, Smaller, opened_bytes, opened_picture, require_bounded
+from nngk.data.opening import MOST_PIXELS, Smaller, opened_bytes, opened_picture, require_bounded, silence_pillow
 from nngk.data.packs.layout import packed_picture
 from nngk.errors import InputError, whole_number
 from nngk.files import forbidden
@@ -261,6 +261,7 @@ def _rgb(image: Image.Image, name: str) -> Image.Image:
 
 def _orientation(image: Image.Image) -> int:
     """Return how a camera says it was held; a picture whose notes are damaged is taken as it is."""
+    silence_pillow()
     try:
         return int(image.getexif().get(_ORIENTATION, 1))
     except _DAMAGE:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import struct
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +37,8 @@ _SLOW = ("ppm", "ppm_plain", "bmp_rle")
 _MOST_SCANS = 500_000_000  # pixels × scans of a progressive JPEG: each scan is a walk over all pixels
 _MOST_BYTES = 1 << 29  # of a file: some decoders read it whole
 _AT_ONCE = 4 * MOST_PIXELS  # in all threads together
+_PILLOW = r"PIL\."
+_SILENT = ("ignore", None, UserWarning, re.compile(_PILLOW), 0)  # as `warnings.filters` holds it
 
 Smaller = Callable[[int, int], float]  # of a width and a height: by how much they may be divided
 
@@ -91,9 +95,19 @@ def _register_heif() -> None:
     register_heif_opener(thumbnails=False)
 
 
+def silence_pillow() -> None:
+    """Let no raw warning of Pillow about a damaged picture through: whether it can be read is said in our own words.
+
+    Pictures are opened in many threads, in which `warnings.catch_warnings` would undo each other's filters.
+    """
+    if _SILENT not in warnings.filters:
+        warnings.filterwarnings("ignore", category=UserWarning, module=_PILLOW)
+
+
 def _recognised(stream: IO[bytes], path: Path) -> ImageFile.ImageFile:
     """Return the picture in a stream, in whichever format it is."""
     Image.init()
+    silence_pillow()
     start = stream.read(16)
     if start[4:8] == b"ftyp" and start[8:12] in _HEIF_BRANDS and _HEIF not in Image.OPEN:
         _register_heif()

@@ -13,7 +13,7 @@ from nngk.bank.leave_one_out import training_sigma
 from nngk.bank.refresh import Refresher, interval_in_steps
 from nngk.bank.sharded import ShardedBank
 from nngk.data import Split
-from nngk.device import pick_device
+from nngk.device import pick_device, require_bfloat16
 from nngk.errors import InputError
 from nngk.losses import create_loss, loss_class, samplers
 from nngk.losses.gaussian import Rule
@@ -42,6 +42,8 @@ def build_run(split: Split, settings: Settings, folder: Path, feed: Feed | None 
     """
     device = pick_device(settings.device)
     amp = device.type == "cuda" if settings.amp is None else settings.amp
+    if amp:
+        require_bfloat16(device)
     torch.manual_seed(settings.seed)
     # Rows of images in the layout that convolutions read fastest.
     network = network_of(settings).to(device).to(memory_format=torch.channels_last)

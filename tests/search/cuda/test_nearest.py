@@ -7,16 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interpreter import interpreted, outside, run_in_the_interpreter
+from interpreter import interpreted
 from nngk.errors import InputError
 from nngk.search.certain import certain_nearest
 from nngk.search.cuda.nearest import centring, cuda_nearest, error_factors, multiply, rounded, spans
-
-
-@outside
-@pytest.mark.thorough
-def test_in_the_interpreter():
-    run_in_the_interpreter(__file__)
 
 
 def by_sorting(points, queries, k, exclude_own):
