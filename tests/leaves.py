@@ -1,4 +1,4 @@
-"""Drawn leaves in the place of photos: three species and a fourth that no model knows, each lying a little differently."""
+"""Drawn leaves in the place of photos: three kinds, and a fourth that no model knows; no two lie alike."""
 
 import math
 from pathlib import Path
