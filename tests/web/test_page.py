@@ -369,7 +369,7 @@ def test_the_audit_is_a_list_to_click_through(open_page, server):
     page = open_page()
     page.evaluate("() => { location.hash = '#audit' }")
     page.wait_for_selector("#audit-list li")
-    assert page.inner_text("#audit-list li h2").startswith("blue, but rather red")
+    assert page.inner_text("#audit-list li h2").startswith("Called blue, but looks like red")
     until(page, "document.querySelector('#audit-list img').naturalWidth > 0")
     shot(page, "audit")
     page.get_by_role("button", name="Show on the map").first.click()

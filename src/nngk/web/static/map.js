@@ -6,6 +6,7 @@ import * as server from "./server.js";
 
 const THUMBNAILS = 60; // as many images or fewer in sight are shown as photos
 const SIZE = 56;
+const NAMED = 30; // as many classes or fewer have their names on the map
 const canvas = find("map-canvas");
 const paint = canvas.getContext("2d");
 const seen = { scale: 1, x: 0.5, y: 0.5 }; // what is in the middle, and how much larger than all
@@ -74,6 +75,7 @@ function draw() {
   const inSight = points(ratio, dark);
   paint.setTransform(ratio, 0, 0, ratio, 0, 0);
   if (inSight.length <= THUMBNAILS) photos(inSight, width, height, dark);
+  if (drawn.names.length <= NAMED) names(width, height, dark);
   if (chosen !== null) ring(...place(chosen, width, height), dark);
 }
 
@@ -98,7 +100,7 @@ function points(ratio, dark) {
 // Dot the images of every class whose colour is not 0, and note the first of those in sight.
 function dots(pixels, ratio, colours, inSight) {
   const [wide, high] = [sheet.width, sheet.height];
-  const size = Math.round(ratio * Math.max(2, Math.min(7, 2 * Math.sqrt(seen.scale)) * (at.labels.length < 2000 ? 1.8 : 1)));
+  const size = Math.round(ratio * Math.max(2, Math.min(7, 2 * Math.sqrt(seen.scale)) * (at.labels.length < 300 ? 2.4 : at.labels.length < 2000 ? 1.8 : 1)));
   const side = 0.92 * Math.min(wide, high) * seen.scale;
   const [left, top] = [wide / 2 - seen.x * side - size / 2 + 0.5, high / 2 - seen.y * side - size / 2 + 0.5];
   const margin = SIZE * ratio;
@@ -135,6 +137,35 @@ function ring(x, y, dark) {
   paint.beginPath();
   paint.arc(x, y, 9, 0, 2 * Math.PI);
   paint.stroke();
+}
+
+// Write the name of each class above its images, each where no other name is.
+function names(width, height, dark) {
+  const only = find("map-class").value;
+  const all = drawn.names.map(() => ({ x: 0, y: Infinity, count: 0 }));
+  at.labels.forEach((label, index) => {
+    const one = all[label];
+    one.x += at.x[index];
+    one.y = Math.min(one.y, at.y[index]);
+    one.count += 1;
+  });
+  const side = 0.92 * Math.min(width, height) * seen.scale;
+  Object.assign(paint, { font: "600 14px system-ui, sans-serif", textAlign: "center", lineWidth: 4, lineJoin: "round" });
+  const written = [];
+  all.forEach(({ x, y, count }, label) => {
+    if (!count || (only !== "" && Number(only) !== label)) return;
+    let [left, top] = [width / 2 + (x / count - seen.x) * side, height / 2 + (y - seen.y) * side - 8];
+    if (left < 0 || left > width || top < -8 || top > height) return;
+    const half = paint.measureText(drawn.names[label]).width / 2 + 3;
+    left = Math.max(half, Math.min(width - half, left));
+    top = Math.max(16, top);
+    while (written.some((other) => Math.abs(other.left - left) < other.half + half && Math.abs(other.top - top) < 16)) top -= 16;
+    written.push({ left, top, half });
+    paint.strokeStyle = dark ? "#1c2220" : "#ffffff";
+    paint.strokeText(drawn.names[label], left, top);
+    paint.fillStyle = dark ? "#e9eeeb" : "#1d2421";
+    paint.fillText(drawn.names[label], left, top);
+  });
 }
 
 function photos(places, width, height, dark) {
@@ -238,6 +269,12 @@ function show(image, near) {
     make("h3", { class: "small" }, "Its neighbours, with their distances"), make("ul", { class: "photos" }, ...near.map(one)));
 }
 
+// Choose an image by keyboard: it comes to the middle, so that it is in sight.
+function middle(index) {
+  Object.assign(seen, { x: at.x[index], y: at.y[index] });
+  return choose(index);
+}
+
 const pointers = new Map();
 let moved = 0;
 
@@ -274,7 +311,7 @@ canvas.addEventListener("keydown", (event) => {
   const does = {
     ArrowLeft: () => move(60, 0), ArrowRight: () => move(-60, 0), ArrowUp: () => move(0, 60), ArrowDown: () => move(0, -60),
     "+": () => zoom(1.5), "=": () => zoom(1.5), "-": () => zoom(1 / 1.5), Home: whole,
-    Enter: () => drawn && choose(nearestTo(canvas.clientWidth / 2, canvas.clientHeight / 2, Infinity)),
+    Enter: () => drawn && middle(nearestTo(canvas.clientWidth / 2, canvas.clientHeight / 2, Infinity)),
   }[event.key];
   if (!does || event.ctrlKey || event.metaKey) return;
   event.preventDefault();
