@@ -48,7 +48,7 @@ def planted(labels: Tensor, classes: int, seed: int) -> tuple[Tensor, Tensor]:
 
 def regressions(x: Tensor, labels: Tensor, classes: int, steps: int = 60) -> dict[float, Tensor]:
     """Return the weights (channels + 1, classes) of a multinomial logistic regression for each C, by L-BFGS."""
-    weights, out = torch.zeros(x.shape[1] + 1, classes), {}
+    weights, out = x.new_zeros(x.shape[1] + 1, classes), {}
     for strength in STRENGTHS:  # each begins where the last one ended
         weights = weights.clone().requires_grad_(True)
         optimiser = torch.optim.LBFGS([weights], max_iter=steps, tolerance_change=1e-7, line_search_fn="strong_wolfe")
@@ -70,10 +70,10 @@ def regressions(x: Tensor, labels: Tensor, classes: int, steps: int = 60) -> dic
 
 def softmax(x: Tensor, labels: Tensor, classes: int, seed: int) -> tuple[Tensor, Tensor, float]:
     """Return the log-probabilities (n, classes) of left-out images, those of trained ones, and C."""
-    left_out = {strength: torch.zeros(len(x), classes) for strength in STRENGTHS}
+    left_out = {strength: x.new_zeros(len(x), classes) for strength in STRENGTHS}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # classes with fewer images than folds
-        folds = list(StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(x, labels))
+        folds = list(StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(x.cpu(), labels.cpu()))
     for train, held in folds:
         for strength, weights in regressions(x[train], labels[train], classes).items():
             left_out[strength][held] = (x[held] @ weights[:-1] + weights[-1]).log_softmax(1)
@@ -84,7 +84,7 @@ def softmax(x: Tensor, labels: Tensor, classes: int, seed: int) -> tuple[Tensor,
 
 def confident(labels: Tensor, logs: Tensor) -> np.ndarray:
     """Return how doubtful each label is to cleanlab: the issues it finds first, then the rest."""
-    given, p = labels.numpy(), logs.double().exp().numpy()
+    given, p = labels.cpu().numpy(), logs.double().exp().cpu().numpy()
     p = p / p.sum(1, keepdims=True)
     return find_label_issues(given, p, n_jobs=1) - get_label_quality_scores(given, p)
 
@@ -92,13 +92,13 @@ def confident(labels: Tensor, logs: Tensor) -> np.ndarray:
 def doubts(x: Tensor, given: Tensor, classes: int, seed: int) -> dict[str, tuple[np.ndarray, float, str]]:
     """Return how doubtful each label is to each method, with its seconds and what it chose."""
     begun = time.perf_counter()
-    ours = -second_look(x, given, classes).own.numpy()
+    ours = -second_look(x, given, classes).own.cpu().numpy()
     found = {"audit": (ours, time.perf_counter() - begun, "")}
     begun = time.perf_counter()
     left_out, trained, strength = softmax(layer_norm(x, x.shape[1:]), given, classes, seed)
     seconds, chosen = time.perf_counter() - begun, f"C={strength:g}"
     for name, logs in (("softmax", trained), ("softmax, left out", left_out)):
-        found[name] = (-logs.gather(1, given[:, None])[:, 0].numpy(), seconds, chosen)
+        found[name] = (-logs.gather(1, given[:, None])[:, 0].cpu().numpy(), seconds, chosen)
     found["cleanlab"] = (confident(given, left_out), seconds, chosen)
     return found
 
@@ -116,12 +116,13 @@ def main() -> None:
         classes = int(labels.max()) + 1
         for seed in given.seeds[:1] if given.quick else given.seeds:
             told, wrong = planted(labels, classes, seed)
-            for method, (doubt, seconds, chosen) in doubts(x, told, classes, seed).items():
+            there = x.to(given.device), told.to(given.device)
+            for method, (doubt, seconds, chosen) in doubts(*there, classes, seed).items():
                 precision = average_precision_score(wrong.numpy(), doubt)
                 row = {"dataset": dataset, "method": method, "network": "efficientnet-lite0", "seed": seed}
                 row |= {"images": len(x), "errors": int(wrong.sum()), "average_precision": round(float(precision), 5)}
                 row |= {"chosen": chosen, "seconds": round(seconds, 1)}
-                append_rows(given.out, [row | provenance("cpu", given.commit)])
+                append_rows(given.out, [row | provenance(given.device, given.commit)])
                 print(f"{dataset:11} seed {seed}  {method:18} {precision:.4f}", flush=True)
 
 

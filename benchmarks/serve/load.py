@@ -5,8 +5,9 @@
 Clients send JPEG files as fast as they are answered, while classes are added one after the other. Each picture is a
 centre of the model, so that its class is known: another answer is wrong. The network alone embeds the same pictures,
 decoded before, in batches of the same size: in one pass on all cores, and in passes side by side on one core each; the
-faster way counts. Load and network take turns, so that whatever else the machine does touches both; the clients run on
-the same cores as the server. Rows: results/serve.csv.
+faster way counts, and its process keeps freed memory as the server does. Load and network take turns, so that whatever
+else the machine does touches both; the clients run on the same cores as the server. The milliseconds of processor time
+per picture of network, server and clients say how much of the cores went where. Rows: results/serve.csv.
 """
 
 import argparse
@@ -31,6 +32,7 @@ from PIL import Image
 
 from nngk import Model, create_network
 from nngk.data.decode import fitted
+from nngk.device import keep_memory
 from nngk.experiments.record import append_rows, provenance
 from nngk.experiments.record.benchmarks import benchmark_options, benchmark_parser
 from nngk.gallery import open_gallery
@@ -89,16 +91,18 @@ class Bare:
         self.batch = (rows * (at_once // len(rows) + 1))[:at_once]
         self.threads, self.replicas = threads, [model.replica() for _ in range(threads)]
         self.done, self.took = {1: 0, threads: 0}, {1: 0.0, threads: 0.0}  # by passes side by side
+        self.worked = {1: 0.0, threads: 0.0}  # seconds of processor time
 
     def measure(self, seconds: float) -> None:
         """Embed for some seconds in each way."""
         for passes in self.done:
             torch.set_num_threads(self.threads // passes)
-            start = time.perf_counter()
+            start, worked = time.perf_counter(), time.process_time()
             with ThreadPoolExecutor(passes) as pool:
                 counts = pool.map(self._until, [start + seconds / len(self.done)] * passes, self.replicas)
             self.done[passes] += sum(counts)
             self.took[passes] += time.perf_counter() - start
+            self.worked[passes] += time.process_time() - worked
         torch.set_num_threads(self.threads)
 
     def _until(self, end: float, model: Model) -> int:
@@ -112,9 +116,15 @@ class Bare:
         return {passes: self.done[passes] / self.took[passes] for passes in self.done}
 
 
+def worked(process: int) -> float:
+    """Return the seconds of processor time that a process has taken."""
+    fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @contextmanager
-def server(folder: Path, given: argparse.Namespace) -> Iterator[str]:
-    """Run ``nngk serve`` and yield its address; its log is no part of the question."""
+def server(folder: Path, given: argparse.Namespace) -> Iterator[tuple[str, int]]:
+    """Run ``nngk serve`` and yield its address and process; its log is no part of the question."""
     more = ["--gallery", str(folder.parent / "gallery")] if given.gallery else []
     options = ["--port", 0, "--device", "cpu", "--rate", 0, "--queue", 2 * given.clients, "--timeout", 120]
     process = subprocess.Popen(
@@ -126,7 +136,7 @@ def server(folder: Path, given: argparse.Namespace) -> Iterator[str]:
     )
     assert process.stdout is not None
     try:
-        yield process.stdout.readline().split(" at ")[1].strip()
+        yield process.stdout.readline().split(" at ")[1].strip(), process.pid
     finally:
         process.terminate()
         process.wait(120)
@@ -144,12 +154,13 @@ def form(fields: dict[str, str], files: list[tuple[str, bytes]]) -> tuple[bytes,
 class Load:
     """Clients of a server, and what they have seen."""
 
-    def __init__(self, address: str, pictures: list[bytes]) -> None:
-        where = urlsplit(address)
+    def __init__(self, address: str, process: int, pictures: list[bytes]) -> None:
+        where, self.process = urlsplit(address), process
         self.host, self.port = where.hostname or "", where.port or 0
         self.requests = [self._request("/classify", *form({}, [("image", data)])) for data in pictures]
         self.waits: list[float] = []
         self.took, self.end = 0.0, 0.0
+        self.worked = self.server_worked = 0.0  # seconds of processor time
         self.wrong = self.errors = self.added = 0
 
     def _request(self, path: str, body: bytes, headers: dict[str, str]) -> bytes:
@@ -162,10 +173,12 @@ class Load:
         asyncio.run(self._run(clients, seconds))
 
     async def _run(self, clients: int, seconds: float) -> None:
-        start = time.perf_counter()
+        start, mine, its = time.perf_counter(), time.process_time(), worked(self.process)
         self.end = start + seconds
         await asyncio.gather(self._add(seconds / 4), *(self._ask(number) for number in range(clients)))
         self.took += time.perf_counter() - start
+        self.worked += time.process_time() - mine
+        self.server_worked += worked(self.process) - its
 
     async def _post(self, pipe: tuple[asyncio.StreamReader, asyncio.StreamWriter], request: bytes) -> dict:
         reader, writer = pipe
@@ -222,6 +235,7 @@ def main() -> None:
     if given.quick:
         given.clients, given.seconds, given.network, given.weights = 8, 1.5, "small", "random"
         given.rounds = 1
+    keep_memory()
     torch.set_num_threads(given.threads)
     pictures = [picture(number) for number in range(CLASSES * PICTURES)]
     with tempfile.TemporaryDirectory() as home:
@@ -231,13 +245,14 @@ def main() -> None:
             with open_gallery(str(folder.parent / "gallery"), model, write=True) as gallery:
                 fill_with_centres(gallery, model)
         alone = Bare(model, pictures, given.batch, given.threads)
-        with server(folder, given) as address:
-            load = Load(address, pictures)
+        with server(folder, given) as (address, process):
+            load = Load(address, process, pictures)
             for _ in range(given.rounds):
                 alone.measure(given.seconds / given.rounds / 2)
                 load.run(given.clients, given.seconds / given.rounds)
     rates = alone.rates()
-    best, served = max(rates.values()), len(load.waits) / load.took
+    way = max(rates, key=lambda passes: rates[passes])
+    best, served = rates[way], len(load.waits) / load.took
     p50, p99 = np.percentile(load.waits, [50, 99])
     row = {
         "network": given.network,
@@ -250,11 +265,15 @@ def main() -> None:
     row |= {"bare_per_second": round(best, 2), "bare_one_pass_per_second": round(rates[1], 2)}
     row |= {"ratio": round(served / best, 4), "rounds": given.rounds, "gallery": "folder" if given.gallery else "none"}
     row |= {"threads": given.threads, "batch": given.batch}
+    times = {"bare": alone.worked[way] / alone.done[way], "server": load.server_worked / len(load.waits)}
+    times["clients"] = load.worked / len(load.waits)
+    row |= {f"{name}_cpu_ms": round(1000 * value, 2) for name, value in times.items()}
     append_rows(given.out, [row | provenance(commit=given.commit)])
     print(
         f"{given.clients} clients: {served:.1f} pictures/s, {served / best:.0%} of the network alone ({best:.1f}); "
         f"p50 {1000 * p50:.0f} ms, p99 {1000 * p99:.0f} ms; {load.added} classes added, {load.errors} errors, "
-        f"{load.wrong} wrong"
+        f"{load.wrong} wrong; ms of processor time per picture: "
+        + ", ".join(f"{name} {1000 * value:.1f}" for name, value in times.items())
     )
 
 

@@ -1,5 +1,6 @@
 """Which device to work on, and how to bring tensors there."""
 
+import ctypes
 import functools
 import os
 import subprocess
@@ -51,6 +52,21 @@ def _multiplies_bfloat16() -> bool:
 def cpu_count() -> int:
     """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def keep_memory() -> None:
+    """Let this process keep up to a gigabyte of memory that was freed, where the C library is glibc.
+
+    Otherwise the maps of each layer go back to the system and come again page by page, which takes a quarter of the
+    time of a pass on a CPU. For programs that are a process of their own: it holds for all of it.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    if mallopt is not None:
+        for setting, value in ((_ARENAS, 1), (_SEPARATE_MAPS, 0), (_KEPT_BYTES, 1 << 30)):
+            mallopt(setting, value)
+
+
+_ARENAS, _SEPARATE_MAPS, _KEPT_BYTES = -8, -4, -1  # M_ARENA_MAX, M_MMAP_MAX and M_TRIM_THRESHOLD of malloc.h
 
 
 def placed(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

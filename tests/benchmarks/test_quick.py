@@ -5,6 +5,7 @@ import math
 import os
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 PROVENANCE = ("finished", "version", "commit", "command", "machine", "device")
 needs_core = pytest.mark.skipif(core() is None, reason="the compiled core is not built")
+needs_browser = pytest.mark.skipif(not shutil.which("chromium"), reason="no Chromium on this machine")
 
 # Script and task, and the columns that are numbers.
 HERE = [
@@ -49,7 +51,8 @@ HERE = [
     pytest.param("search/families.py", ("recall", "queries_per_second"), marks=needs_core),
     pytest.param("search/growth.py", ("recall", "seconds"), marks=needs_core),
     pytest.param("search/training_lists.py", ("accuracy", "recall@1"), marks=needs_core),
-    pytest.param("serve/load.py", ("p50_ms", "p99_ms", "per_second", "ratio")),
+    pytest.param("serve/load.py", ("p50_ms", "p99_ms", "per_second", "ratio", "server_cpu_ms")),
+    pytest.param("serve/map_frames.py", ("frames_per_second", "drawing_ms"), marks=[pytest.mark.slow, needs_browser]),
     pytest.param("search/update.py", ("recall", "seconds"), marks=needs_core),
 ]
 # Those that launch Triton's kernels, in its interpreter.

@@ -6,7 +6,6 @@ import io
 import json
 import shutil
 import socket
-import subprocess
 import sys
 import threading
 import time

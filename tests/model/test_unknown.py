@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nngk.errors import InputError
+from nngk.kernel.predict import Prediction
 from nngk.metrics import auroc
 from nngk.model.classes import Classes
 from nngk.model.features import Described
@@ -81,6 +82,28 @@ def test_measures_by_plain_loops():
         certainty = 10 * cosines[-1] - math.log(sum(math.exp(10 * cosine) for cosine in cosines))
         expected |= {"certainty": certainty, "gap": cosines[-1] - cosines[-2]}
         assert {name: float(values[i]) for name, values in got.items()} == pytest.approx(expected, rel=1e-3, abs=1e-3)
+
+
+def test_a_taught_class_makes_no_other_strange():
+    """Where few classes are known, a class that is taught lies between them: it must not take their images along."""
+    features, labels = clusters(classes=3, each=20, apart=3.0)
+    familiar, coordinates = learn_familiar(as_classes(features, labels), features, 5.0, 20, None, 0.05)
+    means = torch.stack([coordinates[labels == label].float().mean(0) for label in range(3)])
+    new = 0.5 * torch.randn(9, features.shape[1], generator=torch.Generator().manual_seed(1)) + features.mean(0)
+    taught = familiar.space.coordinates(new[:5]).mean(0, keepdim=True)
+    found = Prediction(*[torch.zeros(60)] * 5)
+    seen = measured(found, means, coordinates)
+    again = measured(found, torch.cat([means, taught]), coordinates, torch.tensor([False, False, False, True]))
+    nearer = torch.cdist(coordinates.float(), taught)[:, 0] < torch.cdist(coordinates.float(), means).amin(1)
+    for part in familiar.parts:
+        torch.testing.assert_close(again[part][~nearer], seen[part][~nearer])
+    places = familiar.space.coordinates(new[5:])
+    found = Prediction(*[torch.zeros(4)] * 5)
+    before = familiar.alike(measured(found, means, places))
+    after = measured(found, torch.cat([means, taught]), places, torch.tensor([False, False, False, True]))
+    assert after["closeness"].isfinite().all() and after["gap"].isnan().all()
+    assert not familiar.completed(after)["gap"].isnan().any()
+    assert (before < 0.05).all() and (familiar.alike(after) > 0.05).all()
 
 
 def test_ranks_of_the_parts_are_added():

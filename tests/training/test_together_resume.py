@@ -78,16 +78,16 @@ def worker_of(launcher):
     """Return the process of a rank that is not the first."""
     end = time.monotonic() + 30
     while time.monotonic() < end:
-        for entry in os.listdir("/proc"):
-            if entry.isdigit() and _is_second(entry, launcher):
-                return int(entry)
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and _is_second(entry, launcher):
+                return int(entry.name)
         time.sleep(0.01)
     raise AssertionError("no worker is there")
 
 
 def _is_second(entry, launcher):
     try:
-        with open(f"/proc/{entry}/stat") as stat, open(f"/proc/{entry}/environ", "rb") as environ:
-            return int(stat.read().rsplit(")", 1)[1].split()[1]) == launcher and b"\0RANK=1\0" in environ.read()
+        parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+        return parent == launcher and b"\0RANK=1\0" in (entry / "environ").read_bytes()
     except OSError:
         return False

@@ -2,8 +2,6 @@
 
 import base64
 import os
-import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -12,10 +10,8 @@ import torch
 from nngk import Model
 from serving import TOKEN, coloured, encoded_png, png, serving
 from small_models import small_model
+from web_page import BROWSER, FLAGS, until
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or os.environ.get("CHROMIUM")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
-FLAGS += ["--disable-component-update", "--disable-sync"]
 pytestmark = [
     pytest.mark.thorough,
     pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine"),
@@ -69,14 +65,6 @@ def open_page(chromium, server):
         while (change := client.get("/classes").json()["undo"]) is not None:
             assert client.post("/undo", json={"change": change}).status_code == 200
     assert not wrong
-
-
-def until(page, expression, argument=None, patience=20):
-    """Wait until an expression holds. Playwright's own way evaluates text inside the page, which its policy forbids."""
-    end = time.monotonic() + patience
-    while not page.evaluate(expression, argument):
-        assert time.monotonic() < end, (expression, page.inner_text("body"))
-        page.wait_for_timeout(30)
 
 
 def shot(page, name):
@@ -381,7 +369,7 @@ def test_the_audit_is_a_list_to_click_through(open_page, server):
     page = open_page()
     page.evaluate("() => { location.hash = '#audit' }")
     page.wait_for_selector("#audit-list li")
-    assert page.inner_text("#audit-list li h2").startswith("blue, but rather red")
+    assert page.inner_text("#audit-list li h2").startswith("Called blue, but looks like red")
     until(page, "document.querySelector('#audit-list img').naturalWidth > 0")
     shot(page, "audit")
     page.get_by_role("button", name="Show on the map").first.click()

@@ -65,6 +65,9 @@ class GalleryModel:
         self.images = self.known.count()
         self._places = {name: place for place, name in enumerate(self.class_names)}
         self._means = self.known.means()
+        placed = [name for name, each in self.known.classes.items() if each.coordinates is not None]
+        trained = model.classes.trained_names
+        self._taught = torch.tensor([name not in trained for name in placed], dtype=torch.bool)
 
     @property
     def network(self) -> Any:
@@ -111,7 +114,7 @@ class GalleryModel:
         near, familiar = self._around(embeddings, self.model.n_neighbours or self.images), self.model.familiar
         space = familiar.space
         coordinates = None if features is None or space is None else space.coordinates(features.cpu())
-        alike = familiar.alike(measured(near.found, self._means, coordinates))
+        alike = familiar.alike(measured(near.found, self._means, coordinates, self._taught))
         probabilities = near.found.log_probabilities.exp()
         return composed_answers(
             near.found,

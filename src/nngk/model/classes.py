@@ -91,6 +91,19 @@ class Classes:
         sums = rows.new_zeros(len(present), rows.shape[1]).index_add_(0, which, rows)
         return sums / torch.bincount(which, minlength=len(present))[:, None]
 
+    @cached_property
+    def taught(self) -> Tensor | None:
+        """Return which classes that have a centre (c,) came without training; None if none did."""
+        if self.added is None:
+            return None
+        present, which = self.labels.unique(return_inverse=True)
+        return torch.bincount(which[~self.added], minlength=len(present)) == 0
+
+    @property
+    def trained_names(self) -> set[str]:
+        """Return the classes that have a centre which took part in training."""
+        return {self.names[label] for label in self.labels[~_added(self)].unique().tolist()}
+
     def of(self, name: str) -> Tensor:
         """Return which centres belong to the class ``name``, as a mask (m,)."""
         return self.labels == self.names.index(name)

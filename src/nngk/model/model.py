@@ -367,7 +367,7 @@ class Model:
     def _measured(self, found: Prediction, features: Tensor | None) -> Measured:
         space = self.familiar.space
         coordinates = None if features is None or space is None else space.coordinates(features)
-        return measured(found, self.classes.class_means, coordinates)
+        return measured(found, self.classes.class_means, coordinates, self.classes.taught)
 
     def learn_unknown(self, features: Tensor, new: Described | None = None, false_alarms: float = FALSE_ALARMS) -> None:
         """Find the unknown score and its threshold from the features (m, channels) of the centres' own images.
@@ -399,7 +399,7 @@ class Model:
                 f"{int(new.sum())}{held}. Give more photos of the known classes, or accept more false alarms."
             )
         values = self._measured(self.predict(seen.embeddings[new]), seen.features[new])
-        values = {name: value.cpu() for name, value in values.items()}
+        values = {name: value.cpu() for name, value in self.familiar.completed(values).items()}
         self.familiar = replace(self.familiar, values=values, false_alarms=false_alarms)
         return int(new.sum())
 

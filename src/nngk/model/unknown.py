@@ -13,6 +13,10 @@ and, in a space of the network's own features (``nngk.model.space``),
   from the middle of all images;
 - ``gap``: by how much the largest of those cosines exceeds the next one.
 
+A class that was taught without training was not there when the values at known images were taken, and the space does
+not set it apart. Images of the trained classes are therefore measured as if it were not there, and an image that lies
+nearest to it by its closeness alone: the other measures have no value, and count as usual ones.
+
 Those that count are brought to one scale by their values at images of known classes, and added with weights that were
 learnt; in older models without weights, their ranks among those values are added. What comes out is said as the share
 of images of known classes that look at least as strange; below the share of false alarms that is accepted, the answer
@@ -102,9 +106,14 @@ class Familiar:
 
         A measure that is missing, as where no features were given, does not count.
         """
-        parts = [part for part in self.parts if part in measured] or ["density"]
+        parts, measured = [part for part in self.parts if part in measured] or ["density"], self.completed(measured)
         together = self._ranks if self.weights is None or len(parts) < len(self.parts) else self._weighted
         return 1 - strangeness(-together(measured, parts), together(self.values, parts).neg().sort().values)
+
+    def completed(self, measured: Measured) -> Measured:
+        """Return measures with the usual value where an image has none (NaN)."""
+        usual = {name: values.mean().to(measured[name]) for name, values in self.values.items() if name in measured}
+        return {name: torch.where(v.isnan(), usual.get(name, v), v) for name, v in measured.items()}
 
     def score(self, alike: Tensor) -> Tensor:
         """Return the unknown score, from 0 to 1, of such shares: one half where false alarms begin.
@@ -162,18 +171,30 @@ def strangeness(value: Tensor, familiar: Tensor) -> Tensor:
     return torch.where(beyond > 0, 1 - torch.exp(-beyond) / (n + 1), share)
 
 
-def measured(found: Prediction, means: Tensor | None, coordinates: Tensor | None) -> Measured:
-    """Return the measures of images: the density around them, and how they lie to the class means in the space."""
+def measured(
+    found: Prediction, means: Tensor | None, coordinates: Tensor | None, taught: Tensor | None = None
+) -> Measured:
+    """Return the measures of images: the density around them, and how they lie to the class means in the space.
+
+    ``taught`` says which of the means are of classes that came without training.
+    """
     values = {"density": found.log_density}
     if coordinates is not None and means is not None:
         x = coordinates.to(means)
         distances = torch.cdist(x, means)
-        nearest = distances.amin(1)
-        values["closeness"] = -nearest
-        values["contrast"] = -nearest.square() / x.square().sum(1).clamp(min=1e-12)
-        values["lead"] = lead(distances)
-        values |= _directions(x, means)
+        values["closeness"] = -distances.amin(1)
+        trained = torch.ones(len(means), dtype=torch.bool) if taught is None or bool(taught.all()) else ~taught.cpu()
+        trained = trained.to(means.device)
+        others = _beside(x, means[trained], distances[:, trained])
+        elsewhere = ~trained[distances.argmin(1)]
+        values |= {name: value.masked_fill(elsewhere, torch.nan) for name, value in others.items()}
     return values
+
+
+def _beside(x: Tensor, means: Tensor, distances: Tensor) -> Measured:
+    """Return the measures that weigh the nearest class against others."""
+    contrast = -distances.amin(1).square() / x.square().sum(1).clamp(min=1e-12)
+    return {"contrast": contrast, "lead": lead(distances), **_directions(x, means)}
 
 
 def _directions(x: Tensor, means: Tensor) -> Measured:

@@ -126,7 +126,11 @@ def _doubts(model: Model) -> list[Doubt]:
 
     return [
         *(
-            doubt("label", f"{s.label}, but rather {s.called}: {s.probability:.1%} by the others", (s.place,))
+            doubt(
+                "label",
+                f"Called {s.label}, but looks like {s.called}: the other images give {s.label} {s.probability:.0%}",
+                (s.place,),
+            )
             for s in found.suspects[:SHOWN]
         ),
         *(

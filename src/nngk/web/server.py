@@ -12,7 +12,7 @@ import torch
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from nngk.device import pick_device
+from nngk.device import keep_memory, pick_device
 from nngk.errors import InputError
 from nngk.web.app import create_app
 from nngk.web.limits import Limits
@@ -80,9 +80,13 @@ def serve(
 
 
 def _workers(device: str) -> int:
-    """Return how many passes of the network run side by side; on a CPU each then has its part of the threads."""
+    """Prepare the process for passes of the network and return how many run side by side.
+
+    On a CPU each has its part of the threads.
+    """
     if pick_device(device).type != "cpu":
         return 1
+    keep_memory()
     threads = torch.get_num_threads()
     workers = min(threads, _MOST_WORKERS)
     torch.set_num_threads(max(1, threads // workers))

@@ -13,7 +13,9 @@ from PIL import Image
 from starlette.exceptions import HTTPException
 
 from nngk.data.decode import fitted
+from nngk.device import pick_device
 from nngk.model import Model
+from nngk.networks.embed import at_once
 from nngk.web.batching import Batcher, Kind, Question
 from nngk.web.counters import Counters
 from nngk.web.limits import Limits
@@ -48,10 +50,11 @@ class Service:
         else:
             self.served = ServedGallery(folder, device, gallery, may_change=token is not None)
         self.counters = Counters()
+        fastest = at_once(pick_device(device), self.served.now.model.network.input.size)
         self.batcher = Batcher(
             lambda: self.served.now,
             waiting=limits.waiting,
-            at_once=limits.at_once,
+            at_once=min(limits.at_once, fastest),  # on a CPU nobody gains by waiting for a larger pass
             observe=self.counters.batches.observe,
             workers=workers,
         )

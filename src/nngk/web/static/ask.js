@@ -43,7 +43,7 @@ function show(answer) {
     : make("div", { class: "verdict" }, make("h2", {}, answer.label), make("span", { class: "sure" }, `${percent(answer.probability)} sure`)));
   find("bars-title").hidden = find("evidence-title").hidden = false;
   find("bars-title").textContent = answer.is_unknown ? "If it had to be a known class" : "Classes";
-  find("evidence-title").textContent = answer.decided_by === "kernels" && !answer.is_unknown ? "Decided by these photos" : "The nearest photos";
+  find("evidence-title").textContent = answer.decided_by === "kernels" && !answer.is_unknown ? "Decided by these photos, each with its share" : "The nearest photos";
   find("bars").replaceChildren(...answer.probabilities.map(bar));
   find("evidence").replaceChildren(...answer.evidence.map((each) => make("li", {},
     photo(each.id, `Photo of ${each.label}`), make("span", { class: "name", title: each.name }, each.label), percent(each.share))));

@@ -32,7 +32,9 @@ export function complain(error) {
   find("toast").replaceChildren(make("span", { class: "wrong" }, error.message), close());
 }
 
-const close = () => make("button", { type: "button", "aria-label": "Close this message", onclick: () => find("toast").replaceChildren() }, "✕");
+export const quiet = () => find("toast").replaceChildren();
+
+const close = () => make("button", { type: "button", "aria-label": "Close this message", onclick: quiet }, "✕");
 
 // Open a dialog with a form; `submit` gets its data, and closes it unless it throws.
 export function askInDialog(title, fields, action, submit, dangerous = false) {

@@ -2,7 +2,7 @@
 
 import { again, listen } from "./ask.js";
 import { forgetAudit, openAudit } from "./audit.js";
-import { complain, known, refresh, undo, whenChanged } from "./changes.js";
+import { complain, known, quiet, refresh, undo, whenChanged } from "./changes.js";
 import { draw, newClass } from "./classes.js";
 import { find } from "./elements.js";
 import { forgetMap, openMap } from "./map.js";
@@ -39,5 +39,8 @@ whenChanged(changed);
 find("filter").addEventListener("input", draw);
 find("new-class").addEventListener("click", newClass);
 find("undo-last").addEventListener("click", () => undo(known.undo));
-addEventListener("hashchange", view);
+addEventListener("hashchange", () => {
+  quiet(); // what was said belongs to the view that is left
+  view();
+});
 refresh().catch(complain);
