@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageFile
 
+from nngk.data.arrays import picture_of, tensor_values
 from nngk.data.flat_pictures import FlatPictures
 from nngk.data.opening import MOST_PIXELS, Smaller, opened_bytes, opened_picture, require_bounded, silence_pillow
 from nngk.data.packs.layout import packed_picture
@@ -64,9 +65,9 @@ def _loaded(source: Any, smaller: Smaller | None = None) -> tuple[Image.Image, f
     if isinstance(source, Image.Image):
         return _from_image(source), 1.0
     if isinstance(source, torch.Tensor):
-        return _from_array(_numpy(source), channels_first=True), 1.0
+        return _rgb(picture_of(tensor_values(source), channels_first=True), "The image"), 1.0
     if isinstance(source, np.ndarray):
-        return _from_array(source), 1.0
+        return _rgb(picture_of(source), "The image"), 1.0
     raise InputError(
         f"Cannot read an image from {type(source).__name__}: give a path, the bytes of a file, a PIL image, an "
         "array or a tensor."
@@ -299,52 +300,3 @@ def _deep_grey(image: Image.Image, name: str) -> Image.Image:
         values = np.rint(np.asarray(piece).astype(np.float64) * scale)
         grey.paste(Image.fromarray(np.clip(values, 0, 255).astype(np.uint8)), (0, start))
     return grey.convert("RGB")
-
-
-def _numpy(tensor: torch.Tensor) -> np.ndarray:
-    try:
-        dense = tensor.detach().cpu()
-        return (dense.float() if dense.dtype == torch.bfloat16 else dense).numpy()
-    except (RuntimeError, TypeError, NotImplementedError) as error:
-        raise InputError(f"An image tensor is a dense one of numbers ({error}).") from None
-
-
-def _from_array(array: np.ndarray, channels_first: bool = False) -> Image.Image:
-    shape = array.shape
-    if array.ndim == 2:
-        array = array[:, :, None]
-    elif array.ndim == 3:
-        first, last = shape[0] in (1, 3, 4), shape[2] in (1, 3, 4)
-        if first and (channels_first or not last):  # tensors are (C, H, W) by custom, arrays (H, W, C)
-            array = array.transpose(1, 2, 0)
-    if array.ndim != 3 or array.shape[2] not in (1, 3, 4) or 0 in array.shape:
-        raise InputError(
-            f"An image array has the shape (H, W), (H, W, C) or (C, H, W) with 1, 3 or 4 channels, not {shape}."
-        )
-    values = _eight_bits(array)
-    if values.shape[2] == 1:
-        return Image.fromarray(values[:, :, 0]).convert("RGB")
-    return _rgb(Image.fromarray(np.ascontiguousarray(values)), "The image")
-
-
-def _eight_bits(array: np.ndarray) -> np.ndarray:
-    if array.dtype == np.uint8:
-        return array
-    if array.dtype == bool:
-        return array.astype(np.uint8) * 255
-    if array.dtype == np.uint16:
-        return np.rint(array / 257.0).astype(np.uint8)
-    if np.issubdtype(array.dtype, np.integer):
-        if array.min() < 0 or array.max() > 255:
-            raise InputError(
-                f"An image of type {array.dtype} has values from {array.min()} to {array.max()}: expected 0 to 255."
-            )
-        return array.astype(np.uint8)
-    if np.issubdtype(array.dtype, np.floating):
-        low, high = float(array.min()), float(array.max())
-        if not (low >= -1e-4 and high <= 1 + 1e-4):  # also catches NaN
-            raise InputError(
-                f"An image of floats has values from {low:g} to {high:g}: expected 0 to 1, before any normalisation."
-            )
-        return np.clip(np.rint(array.astype(np.float64) * 255), 0, 255).astype(np.uint8)
-    raise InputError(f"An image array holds numbers, not {array.dtype}.")
