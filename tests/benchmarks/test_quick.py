@@ -35,6 +35,7 @@ HERE = [
     pytest.param("gpu/time_to_recall.py", ("value",)),
     pytest.param("losses/small_images.py", ("seed",)),
     pytest.param("networks/throughput.py", ("images_per_second", "peak_memory_mib")),
+    pytest.param("networks/cpu_inference.py", ("images_per_second", "of_bare_network"), marks=pytest.mark.slow),
     pytest.param("promise/accuracy.py", ("accuracy",)),
     pytest.param("promise/finetuned.py", ("seed", "seconds")),
     pytest.param("promise/startup.py", ("ratio", "cpu_ratio"), marks=pytest.mark.slow),
@@ -61,7 +62,7 @@ INTERPRETED = [
     pytest.param("gpu/losses_correct.py"),
     pytest.param("gpu/neighbour_loss.py"),
     pytest.param("gpu/exact_neighbours.py", marks=pytest.mark.slow),
-    "gpu/inference.py",
+    pytest.param("gpu/inference.py"),
     pytest.param("gpu/fused_convolutions.py", marks=pytest.mark.slow),
     pytest.param("gpu/googlenet_passes.py", marks=pytest.mark.slow),
 ]
