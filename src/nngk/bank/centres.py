@@ -32,6 +32,7 @@ class CentreBank(nn.Module):
     has_partner: Tensor
 
     partial = False  # whether other ranks hold some of the rows
+    index_type = torch.int64  # of the lists
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class CentreBank(nn.Module):
         self.theta = nn.Parameter(torch.zeros(rows))  # w = exp(θ), one for every centre at the start
         self.register_buffer("centres", torch.zeros(rows, dim))
         self.register_buffer("labels", labels.clone())
-        self.register_buffer("neighbours", torch.full((rows, width), -1))
+        self.register_buffer("neighbours", torch.full((rows, width), -1, dtype=self.index_type))
         counts = torch.bincount(self.labels)
         self.register_buffer("has_partner", counts[self.labels] > 1)  # another of its class exists
         self.refreshed_at = -1  # the training step whose weights gave the centres

@@ -25,6 +25,7 @@ class ShardedBank(CentreBank):
     """Rows ``ranks.span(m)`` of centres, θ and lists; the labels of all, which every rank asks for."""
 
     partial = True
+    index_type = torch.int32  # half the memory, and half of what travels
 
     def __init__(
         self, labels: Tensor, dim: int, n_neighbours: int | None = 100, guaranteed: int = 1, *, ranks: Ranks
@@ -35,7 +36,6 @@ class ShardedBank(CentreBank):
             )
         span = ranks.span(len(labels))
         super().__init__(labels, dim, n_neighbours, guaranteed, held=span.stop - span.start)
-        self.neighbours = self.neighbours.int()  # half the memory, and half of what travels
         self.ranks, self.start = ranks, int(span.start)
 
     def whole(self) -> CentreBank:
@@ -74,7 +74,7 @@ class ShardedBank(CentreBank):
         count = int(ranks.sum(torch.tensor(len(lonely))))
         if count and self.guaranteed:
             lists[lonely, found.shape[1] :] = self._same_class(centres, labels, lonely, ranks)
-        return lists.int(), count
+        return lists.to(self.index_type), count
 
     def _same_class(
         self, centres: Tensor, labels: Tensor, lonely: Tensor, ranks: Ranks, chunk: int = 1 << 16

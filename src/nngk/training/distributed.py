@@ -15,6 +15,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from nngk import progress
@@ -43,7 +45,11 @@ def joined_ranks(device: str) -> Iterator[Ranks]:
         torch.cuda.set_device(local % torch.cuda.device_count())
     mine = not dist.is_initialized()
     if mine:
-        dist.init_process_group("cpu:gloo,cuda:nccl" if nccl else "gloo", timeout=PATIENCE)
+        store, rank, count = next(rendezvous("env://", timeout=PATIENCE))
+        # Processes that are started again must not find the addresses of those that have ended.
+        store = PrefixStore(f"nngk/{restarts()}", store)
+        backend = "cpu:gloo,cuda:nccl" if nccl else "gloo"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=PATIENCE)
     shown = progress.quiet
     progress.quiet = shown or dist.get_rank() > 0
     try:
@@ -79,9 +85,9 @@ def agreed(asked: Callable[[], bool], ranks: Ranks, every: int = 1) -> Callable[
     return stopping
 
 
-def was_restarted() -> bool:
-    """Return whether torchrun has started this process in place of one that ended."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+def restarts() -> int:
+    """Return how often torchrun has started its processes again, after one of them ended."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from nngk.training.build import build_run
 from nngk.training.checkpoint import RECORD as CHECKPOINT
 from nngk.training.checkpoint import only_training, write_settings
 from nngk.training.continued import photos_with_those_of_model, settings_of_model
-from nngk.training.distributed import agreed, joined_ranks, one_per_machine_first, was_restarted
+from nngk.training.distributed import agreed, joined_ranks, one_per_machine_first, restarts
 from nngk.training.everything import FOLDER, LOG, holds_back, run_on_everything
 from nngk.training.feed import cache_of
 from nngk.training.finish import finish
@@ -89,7 +89,7 @@ def train(
     out = Path(out)
     folder = out / "run"
     with joined_ranks(settings.device) as ranks:
-        if was_restarted():
+        if restarts():
             resume = resume or (folder / CHECKPOINT).exists() or is_tuning(folder)
         if resume and is_preparing(folder):
             resume = False  # it was stopped before its first step: what was computed is found again
