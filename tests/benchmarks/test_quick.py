@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import forked
 from nngk import progress
 from nngk.search.native import core
 
@@ -95,7 +94,9 @@ def run_here(monkeypatch: pytest.MonkeyPatch, script: str, *words: str) -> None:
 
 def run_there(script: str, out: Path, *options: str) -> subprocess.CompletedProcess:
     """Run a benchmark in a process of its own."""
-    return forked.run([BENCHMARKS / script, "--out", out, *options])
+    command = [sys.executable, str(BENCHMARKS / script), "--out", str(out), *options]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize(("script", "numbers"), HERE)

@@ -64,7 +64,7 @@ def test_a_stopped_process_is_resumed_to_the_same_end(home, tmp_path, how):
     assert sigma == want_sigma and log == want_log
 
 
-def test_ctrl_c_twice_stops_at_once(home, tmp_path, monkeypatch):
+def test_ctrl_c_twice_stops_at_once():
     """The second one is not swallowed, and the first one's handler is put back afterwards."""
     from nngk.training.loop import _stop_on_ctrl_c
 

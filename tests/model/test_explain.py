@@ -72,6 +72,7 @@ def test_the_odds_are_those_of_the_answer(softmax):
                 assert float(log_odds(model, x, label)) == pytest.approx(np.log(p / (1 - p)), rel=1e-3, abs=1e-3)
 
 
+@pytest.mark.thorough
 def test_blanking_where_it_looked_lowers_the_odds_more_than_elsewhere(spots):
     """The strongest window beats random ones, on average and nearly always."""
     won, window, luck = [], 12, np.random.default_rng(0)

@@ -12,6 +12,7 @@ from nngk.search.native import core
 pytestmark = pytest.mark.skipif(core() is None, reason="the compiled core is not built")
 
 
+@pytest.mark.thorough
 def test_readers_beside_a_writer_see_no_wrong_answer() -> None:
     generator = torch.Generator().manual_seed(0)
     base = torch.randn(3000, 24, generator=generator)

@@ -95,6 +95,7 @@ def test_a_finished_comparison_is_read_and_can_grow(finished, digits, monkeypatc
     assert all(f"| {loss} |" in text for loss in [*LOSSES, "triplet-global"])  # those of before are still there
 
 
+@pytest.mark.thorough
 def test_a_comparison_from_before_a_setting_existed_goes_on(finished, digits):
     out, rows = finished
     record = json.loads((out / "comparison.json").read_text())
@@ -243,6 +244,7 @@ def test_bad_requests_fail_before_training(digits, tmp_path, losses, change, opt
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.thorough
 def test_a_folder_keeps_to_its_settings(finished, digits):
     out, _ = finished
     with pytest.raises(InputError, match=r"other settings \(dim\)"):

@@ -118,12 +118,14 @@ def test_the_page_holds_everything(written):
     assert (home / "results" / "embedding" / "pictures" / ".gitignore").read_text() == "*\n"
 
 
+@pytest.mark.thorough
 def test_the_markdown_links_the_figures_that_were_written(written):
     home, _ = written
     links = re.findall(r"!\[.*?\]\((.*?)\)", (home / "report.md").read_text())
     assert len(links) == 3 and all((home / link).exists() for link in links)
 
 
+@pytest.mark.thorough
 def test_figures_of_the_page_are_those_of_the_rows(written):
     home, _ = written
     section = build_section(find_experiment("ablation"), home / "results")

@@ -68,6 +68,7 @@ def test_every_experiment_runs_and_writes_its_rows(ran):
     assert len(list((home / "results" / "embedding").glob("*.npz"))) == 2
 
 
+@pytest.mark.thorough
 def test_the_gratings_are_learned(ran):
     # Chance is 1/8; a path that trains nothing, or on shuffled labels, would stay there.
     rows = [row for row in ran[1] if row["experiment"] == "birds-architectures" and row["loss"] == "nngk"]
@@ -86,6 +87,7 @@ def test_without_a_gpu_the_network_stays_as_it_came(tmp_path):
     assert 0 < len(list((tmp_path / "w" / "images").glob("features-*.safetensors"))) < 20
 
 
+@pytest.mark.thorough
 def test_what_is_done_is_not_done_again(ran, monkeypatch):
     home, _ = ran
     before = (home / "results" / "fine-grained.csv").read_bytes()
@@ -95,6 +97,7 @@ def test_what_is_done_is_not_done_again(ran, monkeypatch):
     assert len(rows) == 9 + 10 + 2
 
 
+@pytest.mark.thorough
 def test_a_new_seed_takes_the_choices_of_the_first(ran, monkeypatch):
     home, _ = ran
     real, seen = runs.train, []

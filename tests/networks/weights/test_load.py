@@ -239,6 +239,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         create_network("small", weights=tmp_path / "list.pth")
 
 
+@pytest.mark.thorough
 def test_unrecognisable_tensors_are_refused_without_a_guess(tmp_path: Path) -> None:
     torch.save({"a": torch.zeros(2)}, tmp_path / "a.pth")
     with pytest.raises(InputError, match=r"not hold the weights of 'small'. Names") as caught:
