@@ -7,10 +7,14 @@
 namespace nngk {
 namespace {
 
-inline float total(__m256 v) {
-    __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
-    return _mm_cvtss_f32(_mm_add_ss(s, _mm_shuffle_ps(s, s, 1)));
+// The sums of four vectors at once: with few dimensions, one after the other they take longer than the products.
+inline __m128 totals(const __m256* v) {
+    const __m256 s = _mm256_hadd_ps(_mm256_hadd_ps(v[0], v[1]), _mm256_hadd_ps(v[2], v[3]));
+    return _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
+}
+inline __m128i totals(const __m256i* v) {
+    const __m256i s = _mm256_hadd_epi32(_mm256_hadd_epi32(v[0], v[1]), _mm256_hadd_epi32(v[2], v[3]));
+    return _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
 }
 
 inline __m256 load(const float* x) { return _mm256_loadu_ps(x); }
@@ -42,7 +46,9 @@ void distances(const float* q, const Row* const* rows, size_t dim, float* out) {
             s[r][1] = _mm256_fmadd_ps(d1, d1, s[r][1]);
         }
     }
-    for (int r = 0; r < 4; ++r) out[r] = total(_mm256_add_ps(s[r][0], s[r][1]));
+    __m256 sum[4];
+    for (int r = 0; r < 4; ++r) sum[r] = _mm256_add_ps(s[r][0], s[r][1]);
+    _mm_storeu_ps(out, totals(sum));
 }
 
 void f32(const float* q, const float* const* rows, size_t dim, float* out) { distances<AsF32>(q, rows, dim, out); }
@@ -62,12 +68,7 @@ void i8(const int16_t* q, const int8_t* const* rows, size_t dim, int32_t* out) {
             s[r] = _mm256_add_epi32(s[r], _mm256_madd_epi16(d, d));
         }
     }
-    for (int r = 0; r < 4; ++r) {
-        __m128i v = _mm_add_epi32(_mm256_castsi256_si128(s[r]), _mm256_extracti128_si256(s[r], 1));
-        v = _mm_add_epi32(v, _mm_shuffle_epi32(v, 0x4e));
-        v = _mm_add_epi32(v, _mm_shuffle_epi32(v, 0xb1));
-        out[r] = _mm_cvtsi128_si32(v);
-    }
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out), totals(s));
 }
 
 // 4 rows by 24 columns: twelve accumulators, three columns and a broadcast fill the sixteen registers.

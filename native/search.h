@@ -50,23 +50,25 @@ class Seen {
 public:
     void reset(size_t n) {
         const size_t words = (n + 63) / 64;
-        if (bits_.size() < words) bits_.resize(words, 0);
-        for (uint32_t word : touched_) bits_[word] = 0;
-        touched_.clear();
+        if (bits_.size() < words) bits_.resize(words, 0), touched_.resize(words + 1);
+        for (size_t j = 0; j < count_; ++j) bits_[touched_[j]] = 0;
+        count_ = 0;
     }
-    // Marks v; returns whether it is new.
+    // Marks v; returns whether it is new. No branch: whether it is new is what no processor could foretell.
     bool add(uint32_t v) {
         uint64_t& word = bits_[v >> 6];
         const uint64_t bit = uint64_t(1) << (v & 63);
-        if (word & bit) return false;
-        if (!word) touched_.push_back(v >> 6);
+        const bool fresh = !(word & bit);
+        touched_[count_] = v >> 6;
+        count_ += word == 0;
         word |= bit;
-        return true;
+        return fresh;
     }
 
 private:
     std::vector<uint64_t> bits_;
-    std::vector<uint32_t> touched_;
+    std::vector<uint32_t> touched_;  // words that are not zero, and a place for one that is looked at
+    size_t count_ = 0;
 };
 
 // The best candidates of a search, in order. A word is distance, vertex, and whether its edges were followed.
@@ -93,7 +95,7 @@ public:
             ++capacity_;
             if (words_.size() < capacity_ + 1) words_.resize(2 * capacity_);
         }
-        const size_t at = size_t(std::lower_bound(words_.data(), words_.data() + size_, word) - words_.data());
+        const size_t at = place(word);
         std::memmove(&words_[at + 1], &words_[at], (size_ - at) * sizeof(uint64_t));
         words_[at] = word;
         if (size_ < capacity_) ++size_;
@@ -109,6 +111,18 @@ public:
     uint32_t peek() const { return next_ + 1 < size_ ? vertex(words_[next_ + 1]) : NONE; }
 
 private:
+    // Where a word belongs: a search by halves without branches, which no processor could foretell.
+    size_t place(uint64_t word) const {
+        const uint64_t* low = words_.data();
+        size_t left = size_;
+        while (left > 1) {
+            const size_t half = left / 2;
+            low += size_t(low[half - 1] < word) * half;
+            left -= half;
+        }
+        return size_t(low - words_.data()) + size_t(left && *low < word);
+    }
+
     std::vector<uint64_t> words_;
     size_t size_ = 0, next_ = 0, capacity_ = 0;
 };
@@ -129,20 +143,20 @@ void best_first(const Space& space, const Graph& graph, const uint32_t* entries,
     if (avoid != NONE) s.seen.add(avoid);
     s.pool.reset(ef);
     auto take = [&](uint32_t d, uint32_t v) { s.pool.insert(Pool::word(d, v), dead(v)); };
-    s.fresh.clear();
-    for (size_t i = 0; i < count; ++i)
-        if (s.seen.add(entries[i])) s.fresh.push_back(entries[i]);
+    s.fresh.resize(std::max(count, graph.capacity()) + 1);
+    uint32_t* const fresh = s.fresh.data();
+    size_t found = 0;
+    for (size_t i = 0; i < count; ++i) fresh[found] = entries[i], found += s.seen.add(entries[i]);
     for (;;) {
-        s.distances += s.fresh.size();
-        measure_all(space, s.fresh.data(), s.fresh.size(), take);
+        s.distances += found;
+        measure_all(space, fresh, found, take);
         const uint32_t v = s.pool.follow();
         if (v == NONE) return;
         const uint32_t after = s.pool.peek();
         if (after != NONE) graph.prefetch(after);
         const uint32_t* edges = graph.edges(v);
-        s.fresh.clear();
-        for (uint32_t e = 0, n = graph.degree(v); e < n; ++e)
-            if (s.seen.add(edges[e])) s.fresh.push_back(edges[e]);
+        found = 0;
+        for (uint32_t e = 0, n = graph.degree(v); e < n; ++e) fresh[found] = edges[e], found += s.seen.add(edges[e]);
     }
 }
 

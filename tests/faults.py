@@ -203,11 +203,15 @@ def fill(folder, files):
         (folder / name).write_bytes(data)
 
 
-def survived(act):
-    """Run ``act`` in a process of its own and return whether it ended well: not by a signal, nor by an exception."""
+def survived(act, within=0):
+    """Run ``act`` in a process of its own and return whether it ended well: not by a signal, nor by an exception.
+
+    One that takes longer than ``within`` seconds hangs and is ended by the system's alarm.
+    """
     child = os.fork()
     if not child:
         code = 1
+        signal.alarm(within)
         try:
             act()
             code = 0

@@ -1,15 +1,14 @@
 """Folders of tiny coloured shapes, and the settings that train on them in a second."""
 
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+import forked
+from forked import environment as environment
+
 COLOURS = {"disc": (210, 60, 50), "frame": (60, 180, 70), "cross": (60, 80, 210), "stripes": (200, 190, 40)}
-SOURCE = Path(__file__).parents[1] / "src"
 # The smallest run that goes through everything.
 TINY = {
     "network": "small",
@@ -63,17 +62,10 @@ def flags(**settings):
 
 
 def command(*arguments):
-    """The command line in a process of its own."""
+    """The words of the command line for a process that starts from nothing."""
     return [sys.executable, "-m", "nngk", *map(str, arguments)]
 
 
-def environment():
-    """One thread per process, and this checkout's package."""
-    return {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-
-
 def nngk(*arguments, **options):
-    """Run the command line and wait for it."""
-    return subprocess.run(
-        command(*arguments), env=environment(), capture_output=True, text=True, timeout=300, check=False, **options
-    )
+    """Run the command line in a process that has imported PyTorch already, and wait for it."""
+    return forked.run(["-m", "nngk", *arguments], **options)

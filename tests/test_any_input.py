@@ -9,11 +9,10 @@ from dataclasses import fields
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-import faults
+from examples import try_examples
 from nngk import CentreBank, GaussianKernelLoss, InputError, KernelClassifier, Settings, metrics
 from nngk.search import FANNG, Index
 from nngk.search.native import core
@@ -143,30 +142,27 @@ PROPERTIES = {
 REFUSALS = {"estimator": (ValueError, TypeError)}  # as scikit-learn's own
 
 
-def try_examples(name, count):
+def try_property(name, count):
     if name == "fanng" and core() is None:
         pytest.skip("the compiled core is not built")
     strategy, holds = PROPERTIES[name]
 
     def attempt(value):
-        faults.count()
         try:
             holds(value)
         except REFUSALS.get(name, InputError) as error:
             assert len(str(error)) > 20
 
-    # The same examples every time in the suite; new ones in the slow tier.
-    how = settings(max_examples=count, deadline=None, derandomize=count <= 200, suppress_health_check=list(HealthCheck))
-    how(given(strategy)(attempt))()
+    try_examples(strategy, attempt, count)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", PROPERTIES)
 def test_anything_works_or_is_refused(name):
-    try_examples(name, 200)
+    try_property(name, 200)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROPERTIES)
 def test_anything_works_or_is_refused_often(name):
-    try_examples(name, 2000)
+    try_property(name, 2000)

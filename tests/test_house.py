@@ -10,7 +10,7 @@ from nngk import _HOMES as HOMES  # a public name counts as its module
 
 SOURCE = Path(__file__).parents[1] / "src" / "nngk"
 MODULES = sorted(SOURCE.rglob("*.py"))
-FLAT = {"errors", "files", "progress", "device", "accel", "defaults"}  # what is shared and has no room
+FLAT = {"errors", "files", "progress", "device", "accel", "defaults", "ranks"}  # what is shared and has no room
 # What each room may import besides itself and FLAT.
 MAY_IMPORT = {
     "kernel": set(),

@@ -7,6 +7,7 @@ from importlib import import_module
 
 import pytest
 
+import forked
 import nngk
 from nngk.moved import MOVED, install, new_name
 from shapes import environment
@@ -58,9 +59,7 @@ def test_no_old_name_hides_something_else(old):
 def test_a_user_is_told_where_it_was_imported(forget, tmp_path):
     (tmp_path / "mine.py").write_text("x = 1\nfrom nngk.loss import GaussianKernelLoss\nfrom nngk import sigma\n")
     program = "import warnings; warnings.simplefilter('always'); import mine"
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment(), cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = forked.run(["-c", program], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "mine.py:2: DeprecationWarning: nngk.loss has moved: import nngk.losses.gaussian instead." in done.stderr
     assert "mine.py:3: DeprecationWarning: nngk.sigma has moved" in done.stderr

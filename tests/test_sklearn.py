@@ -1,6 +1,4 @@
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -17,6 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+import forked
 from nngk.errors import InputError
 from nngk.search import Exact
 from nngk.sklearn import KernelClassifier
@@ -269,7 +268,7 @@ def test_without_scikit_learn_the_extra_is_named():
         "except MissingExtra as e:\n    sys.exit(0 if 'nngk[sklearn]' in str(e) else 1)\n"
         "sys.exit(1)"
     )
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+    assert forked.run(["-c", program]).returncode == 0
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -31,6 +31,7 @@ from nngk.data import batches
 from nngk.training import loop
 from nngk.training.profile import StepProfile
 from nngk.training.run import Run, unprofiled
+from nngk.training.step_batches import seeded
 
 # The two that have bars come first, each with the seconds it needs.
 CASES = (
@@ -82,7 +83,7 @@ def waits(report: Report, run: Run, name: str, count: int = 6) -> None:
     if not is_gpu():
         return
     given = (run.feed.train.source, run.feed.train.labels, run.index_batches(0)[:count])
-    augment = loop._seeded(run.feed.augment, 0, 0)
+    augment = seeded(run.feed.augment, 0, 0)
     found: list[int] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

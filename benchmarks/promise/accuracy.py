@@ -16,20 +16,25 @@ from cached import Cached, all_cached, promise_options
 from logistic import cross_validated
 from ours import described, trained
 
+from nngk import Model
 from nngk.experiments.record import append_rows, provenance
 
 METHODS = ("kernels", "logistic regression", "k-NN")
 
 
+def right_of_model(model: Model, data: Cached) -> tuple[float, str]:
+    """Return the share of the test images that a model names rightly, and what its training chose."""
+    answers = model.probabilities(described(model, data.x[data.is_test]).embeddings).argmax(1)
+    chosen = f"lr {model.info['settings']['lr']:g}, epochs {model.info['best_epoch']}, sigma {model.sigma:.3g}"
+    return float((answers == data.y[data.is_test].cpu()).double().mean()), chosen
+
+
 def right_of(method: str, data: Cached, seed: int) -> tuple[float, str]:
     """Return the share of the test images that a method names rightly, and what it chose by itself."""
+    if method == "kernels":
+        return right_of_model(trained(data, seed), data)
     asked = data.is_test
     x, y = data.x[~asked], data.y[~asked]
-    if method == "kernels":
-        model = trained(data, seed)
-        answers = model.probabilities(described(model, data.x[asked]).embeddings).argmax(1)
-        chosen = f"lr {model.info['settings']['lr']:g}, epochs {model.info['best_epoch']}, sigma {model.sigma:.3g}"
-        return float((answers == data.y[asked]).double().mean()), chosen
     if method == "k-NN":
         right, k = neighbours.accuracy(x, y, data.x[asked], data.y[asked])
         return right, f"k {k}"
@@ -49,7 +54,7 @@ def main() -> None:
                     row = {"dataset": data.dataset, "method": method, "network": data.network, "seed": seed}
                     row |= {"accuracy": round(right, 5), "test_images": int(data.is_test.sum()), "chosen": chosen}
                     row |= {"seconds": round(time.perf_counter() - begun, 2)}
-                    append_rows(given.out, [row | provenance("cpu", given.commit)])
+                    append_rows(given.out, [row | provenance(given.device, given.commit)])
                     print(f"{data.dataset:11} {method:20} seed {seed}  {right:.2%}  {chosen}", flush=True)
 
 

@@ -14,6 +14,7 @@ every session (its C by cross-validation on the first classes). Rows: results/pr
 
 from argparse import Namespace
 from collections.abc import Iterator
+from itertools import chain
 
 import torch
 import torch.nn.functional as F
@@ -35,7 +36,7 @@ def shown(data: Cached, label: int, seed: int) -> Tensor:
     """Return the rows of the training images of a class that a session shows."""
     rows = ((data.y == label) & ~data.is_test).nonzero().flatten()
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(1000 * seed + label))
-    return rows[order[:SHOTS]]
+    return rows[order[:SHOTS].to(rows.device)]
 
 
 def sessions_of(data: Cached) -> list[list[int]]:
@@ -65,27 +66,50 @@ def by_means(x: Tensor, y: Tensor, asked: Tensor) -> Tensor:
     return y.unique()[(F.normalize(asked) @ F.normalize(class_means(x, y)).T).argmax(1)]
 
 
-def answers(data: Cached, classes: list[list[int]], seed: int) -> Iterator[tuple[str, int, Tensor]]:
-    """Yield method, session and the labels that it gives all test images, after every session."""
-    base = torch.isin(data.y, torch.tensor(classes[0]))
-    model = trained(data.select(base), seed, tune=False)
-    rows = (base & ~data.is_test).nonzero().flatten()
-    strength = cross_validated(data.x[rows], data.y[rows].unique(return_inverse=True)[1], seed).strength
-    asked = data.x[data.is_test]
-    seen, scaled = described(model, asked), at_one_scale(data.x)
-    for session, new in enumerate(classes):
-        for label in new if session else []:
+def of_classes(data: Cached, classes: list[int]) -> Tensor:
+    """Return which images are of some classes."""
+    return torch.isin(data.y, torch.tensor(classes, device=data.y.device))
+
+
+Answered = tuple[str, int, Tensor]  # method, session, and the labels that it gives all test images after it
+
+
+def answers(data: Cached, classes: list[list[int]], seed: int, model: Model | None) -> Iterator[Answered]:
+    """Yield the answers of every method; those of ours where there is a ``model``, which knows the first classes."""
+    return chain(() if model is None else taught(data, classes, seed, model), by_baselines(data, classes, seed))
+
+
+def rows_so_far(data: Cached, classes: list[list[int]], seed: int) -> Iterator[Tensor]:
+    """Yield the training rows that each session leaves: all of the first classes, and those shown of the others."""
+    rows = (of_classes(data, classes[0]) & ~data.is_test).nonzero().flatten()
+    yield rows
+    for new in classes[1:]:
+        rows = torch.cat([rows, *(shown(data, label, seed) for label in new)])
+        yield rows
+
+
+def taught(data: Cached, classes: list[list[int]], seed: int, model: Model) -> Iterator[Answered]:
+    """Yield what a model that learns every session's classes says, and class means in its embedding."""
+    seen = described(model, data.x[data.is_test])
+    for session, rows in enumerate(rows_so_far(data, classes, seed)):
+        for label in classes[session] if session else []:
             few = shown(data, label, seed)
-            rows = torch.cat([rows, few])
             model.learn(data.names[label], described(model, data.x[few]), [str(i) for i in few.tolist()])
-        yield "ours", session, named_by(model, seen, data)
-        y = data.y[rows]
-        yield "class means", session, by_means(scaled[rows], y, scaled[data.is_test])
+        yield "ours", session, named_by(model, seen, data).to(data.y.device)
         embedded = described(model, data.x[rows]).embeddings
-        yield "class means in our embedding", session, by_means(embedded, y, seen.embeddings)
+        yield "class means in our embedding", session, by_means(embedded, data.y[rows], seen.embeddings)
+
+
+def by_baselines(data: Cached, classes: list[list[int]], seed: int) -> Iterator[Answered]:
+    """Yield what class means and logistic regression say, made anew after every session."""
+    scaled, asked, strength = at_one_scale(data.x), data.x[data.is_test], 0.0
+    for session, rows in enumerate(rows_so_far(data, classes, seed)):
+        x, y = data.x[rows], data.y[rows]
+        yield "class means", session, by_means(scaled[rows], y, scaled[data.is_test])
         present, which = y.unique(return_inverse=True)
-        refitted = fitted(data.x[rows], which, strength)
-        yield "logistic regression, refitted", session, present[refitted.logits(asked).argmax(1)]
+        strength = strength or cross_validated(x, which, seed).strength
+        logits = fitted(x, which, strength).logits(asked)
+        yield "logistic regression, refitted", session, present[logits.argmax(1)]
 
 
 def named_by(model: Model, seen: Described, data: Cached) -> Tensor:
@@ -96,8 +120,9 @@ def named_by(model: Model, seen: Described, data: Cached) -> Tensor:
 
 def accuracies(labels: Tensor, given: Tensor, classes: list[list[int]], session: int) -> dict[str, float]:
     """Return the accuracy on all classes so far, on those of the base, on the added ones, and the harmonic mean."""
-    old = torch.isin(labels, torch.tensor(classes[0]))
-    added = torch.tensor([label for new in classes[1 : session + 1] for label in new], dtype=torch.int64)
+    place = labels.device
+    old = torch.isin(labels, torch.tensor(classes[0], device=place))
+    added = torch.tensor([label for new in classes[1 : session + 1] for label in new], dtype=torch.int64, device=place)
     new = torch.isin(labels, added)
     right = (labels == given).double()
     values = {"all": float(right[old | new].mean()), "old": float(right[old].mean())}
@@ -106,6 +131,12 @@ def accuracies(labels: Tensor, given: Tensor, classes: list[list[int]], session:
         both = values["old"] + fresh
         values |= {"new": fresh, "harmonic": 2 * values["old"] * fresh / both if both else 0.0}
     return values
+
+
+def shown_accuracies(values: dict[str, float], session: int) -> dict[str, object]:
+    """Return the columns of a row; what a session does not have is empty."""
+    empty: dict[str, object] = {"session": session} | dict.fromkeys(("all", "old", "new", "harmonic"), "")
+    return empty | {name: round(value, 5) for name, value in values.items()}
 
 
 def main() -> None:
@@ -124,12 +155,12 @@ def measure(data: Cached, protocol: str, seed: int, given: Namespace) -> None:
     """Add the rows of one protocol and seed."""
     classes = sessions_of(data) if protocol == "sessions" else similar_of(data, seed)
     truth = data.y[data.is_test]
-    for method, session, labels in answers(data, classes, seed):
+    model = trained(data.select(of_classes(data, classes[0])), seed, tune=False)
+    for method, session, labels in answers(data, classes, seed, model):
         values = accuracies(truth, labels, classes, session)
         row = {"protocol": protocol, "dataset": data.dataset, "method": method, "network": data.network, "seed": seed}
-        row |= {"session": session} | dict.fromkeys(("all", "old", "new", "harmonic"), "")
-        row |= {name: round(value, 5) for name, value in values.items()}
-        append_rows(given.out, [row | provenance("cpu", given.commit)])
+        row |= shown_accuracies(values, session)
+        append_rows(given.out, [row | provenance(given.device, given.commit)])
         told = "  ".join(f"{name} {value:.2%}" for name, value in values.items())
         print(f"{data.dataset:11} {protocol} {method:30} seed {seed} session {session:2}  {told}", flush=True)
 

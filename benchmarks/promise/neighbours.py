@@ -19,7 +19,8 @@ def nearest(asked: Tensor, known: Tensor, k: int, *, itself: bool = False) -> tu
     for start, part in zip(range(0, len(asked), 2048), F.normalize(asked).split(2048)):
         cosines = part @ known.T
         if itself:
-            cosines[torch.arange(len(part)), start + torch.arange(len(part))] = -torch.inf
+            own = torch.arange(len(part), device=part.device)
+            cosines[own, start + own] = -torch.inf
         top = cosines.topk(min(k, len(known) - itself), 1)
         near.append(top.values)
         places.append(top.indices)

@@ -26,13 +26,14 @@ def trained(data: Cached, seed: int, *, tune: bool = True) -> Model:
     The validation part, or a share of the training images where a dataset has none, chooses the learning rate, the
     epoch and σ. Then everything but the test part is trained on. Without ``tune`` the learning rate is the recipe's.
     """
-    given = {"network": data.network, "seed": seed, "device": "cpu", "hold_out": False}
+    device = data.x.device
+    given = {"network": data.network, "seed": seed, "device": str(device), "hold_out": False, "amp": False}
     given |= {"weights": "random", "epochs": 2, "dim": 8} if data.quick else {}
     settings = preset_settings("frozen", given, classes=len(data.names))
     tables = split(data.table(), "classify", settings.val_fraction, 0.0, seed)
     tables = Split(tables.train, tables.val, tables.test.select([]))
     examples = [_examples(data, table) for table in tables]
-    feed = Feed(*examples, untransformed, untransformed, torch.device("cpu"))
+    feed = Feed(*examples, untransformed, untransformed, device)
     with tempfile.TemporaryDirectory() as home:
         run = build_run(tables, settings, Path(home), feed)
         run.begin()
@@ -50,7 +51,7 @@ def described(model: Model, x: Tensor) -> Described:
     """Return what the network makes of cached features."""
     both = Describer(model.network, pooled=True)
     with torch.inference_mode():
-        return both.apart(both(x))
+        return both.apart(both(x.to(model.device)))
 
 
 def never() -> bool:
@@ -59,4 +60,4 @@ def never() -> bool:
 
 def _examples(data: Cached, table: ImageTable) -> Examples:
     rows = torch.tensor([int(path.stem) for path in table.paths], dtype=torch.int64)
-    return Examples(Rows(data.x[rows]), data.y[rows])
+    return Examples(Rows(data.x[rows.to(data.x.device)]), torch.as_tensor(table.labels))

@@ -10,6 +10,7 @@ cross-validation), and the relative Mahalanobis distance. Rows: results/promise_
 """
 
 import time
+from collections.abc import Iterator
 
 import torch
 from cached import Cached, all_cached, promise_options
@@ -18,6 +19,7 @@ from neighbours import nearest
 from ours import described, trained
 from torch import Tensor
 
+from nngk import Model
 from nngk.experiments.record import append_rows, provenance
 from nngk.metrics import open_set_scores
 
@@ -28,7 +30,7 @@ NEIGHBOURS = 10
 def held_out(data: Cached, seed: int) -> Tensor:
     """Return which images are of the classes that this seed holds out."""
     classes = torch.randperm(len(data.names), generator=torch.Generator().manual_seed(seed))
-    return torch.isin(data.y, classes[: len(classes) // HELD_OUT])
+    return torch.isin(data.y, classes[: len(classes) // HELD_OUT].to(data.y.device))
 
 
 def mahalanobis(x: Tensor, y: Tensor, asked: Tensor) -> tuple[Tensor, Tensor]:
@@ -51,23 +53,43 @@ def _distances(deviations: Tensor, asked: Tensor, means: Tensor) -> Tensor:
     return torch.cdist(asked, means).square()
 
 
-def scores(data: Cached, asked: Tensor, seed: int) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return by method the unknown score of rows and the class that the method would call them."""
+Scored = dict[str, tuple[Tensor, Tensor]]  # by method, how unknown rows are and what it would call them
+
+
+def scored_by(model: Model, asked: Tensor) -> Scored:
+    """Return what a model says of rows."""
+    seen = described(model, asked)
+    return {"ours": (model.unknown(*seen), model.probabilities(seen.embeddings).argmax(1))}
+
+
+def scored_by_others(data: Cached, asked: Tensor, seed: int) -> Scored:
+    """Return what the usual methods say of rows, learning from all but the test images."""
     known = ~data.is_test
     x, y = data.x[known], data.y[known]
-    # The score is one of the network's own features: another learning rate would not change it.
-    model = trained(data, seed, tune=False)
-    seen = described(model, asked)
-    found = {"ours": (model.unknown(*seen), model.probabilities(seen.embeddings).argmax(1))}
     logits = cross_validated(x, y, seed).logits(asked)
     named = logits.argmax(1)
-    found["maximum logit"] = -logits.amax(1), named
+    found = {"maximum logit": (-logits.amax(1), named)}
     found["maximum probability"] = -logits.log_softmax(1).amax(1), named
     found["energy"] = -logits.logsumexp(1), named
     cosines, places = nearest(asked, x, NEIGHBOURS)
     found["cosine k-NN"] = -cosines[:, -1], y[places[:, 0]]
     found["relative Mahalanobis"] = mahalanobis(x, y, asked)
     return found
+
+
+def asked_about(data: Cached, unknown: Tensor) -> Tensor:
+    """Return the test images, those of known classes before those of unknown ones."""
+    return torch.cat([data.x[data.is_test & ~unknown], data.x[data.is_test & unknown]])
+
+
+def figures(known: Cached, found: Scored) -> Iterator[tuple[str, dict[str, float]]]:
+    """Yield method and figures; the first rows that were scored are the test images of the known classes."""
+    truth = known.y[known.is_test].cpu()
+    for method, (score, named) in found.items():
+        score, named = score.cpu(), named.cpu()
+        values = open_set_scores(score[: len(truth)], named[: len(truth)] == truth, score[len(truth) :])
+        told = {name: round(value, 5) for name, value in values.items()}
+        yield method, told | {"known": len(truth), "unknown": len(score) - len(truth)}
 
 
 def main() -> None:
@@ -77,17 +99,14 @@ def main() -> None:
             for seed in given.seeds:
                 begun = time.perf_counter()
                 unknown = held_out(data, seed)
-                asked = torch.cat([data.x[data.is_test & ~unknown], data.x[data.is_test & unknown]])
-                known = data.select(~unknown)
-                truth = known.y[known.is_test]
+                known, asked = data.select(~unknown), asked_about(data, unknown)
+                # The score is one of the network's own features: another learning rate would not change it.
+                found = scored_by(trained(known, seed, tune=False), asked) | scored_by_others(known, asked, seed)
                 rows = []
-                for method, (score, named) in scores(known, asked, seed).items():
-                    values = open_set_scores(score[: len(truth)], named[: len(truth)] == truth, score[len(truth) :])
+                for method, values in figures(known, found):
                     row = {"dataset": data.dataset, "method": method, "network": data.network, "seed": seed}
-                    row |= {name: round(value, 5) for name, value in values.items()}
-                    row |= {"known": len(truth), "unknown": len(asked) - len(truth)}
-                    row |= {"seconds": round(time.perf_counter() - begun, 2)}
-                    rows.append(row | provenance("cpu", given.commit))
+                    row |= values | {"seconds": round(time.perf_counter() - begun, 2)}
+                    rows.append(row | provenance(given.device, given.commit))
                     print(f"{data.dataset:11} {method:22} seed {seed}  AUROC {values['auroc']:.4f}", flush=True)
                 append_rows(given.out, rows)
 

@@ -1,15 +1,18 @@
 """What does our recipe reach on classes never seen, when pictures are read as the field reads them?
 
     python benchmarks/recipe/unseen.py --name cub200 --images FOLDER_OR_CSV --weights FILE [--crop 224] [--seeds 0 1 2]
+        [--try lr=5e-5 train_crop_size=160 --try lr=1e-4 …]
 
 Pictures keep their aspect. With --crop 224 their shorter side has 256 pixels and the centre of 224 is read, as in most
 papers; with --crop 352 it is 400, our own choice. First, candidates are trained on one half of the training classes
-and judged on the other, in both folds; test images are not decoded until that is over. The candidate and the whitening
-with the highest mean of Recall@1 and MAP@R over the folds are chosen. Then every seed is trained on all training
+and judged on the other, in both folds; test images are not decoded until that is over. A candidate is the preset with
+the settings of one --try changed. The candidate and the whitening with the highest mean of Recall@1 and MAP@R over the
+folds are chosen. Then every seed is trained on all training
 classes and scored on the test classes, once. Rows: results/unseen_validation.csv and results/unseen.csv.
 """
 
 import argparse
+import json
 import tempfile
 import time
 from collections.abc import Sequence
@@ -38,9 +41,9 @@ from nngk.training.run import Run
 RESIZE = {224: 256, 352: 400}
 LONG = ("cars196",)  # where training gains for 20 epochs; birds gain for 10
 # What is tried besides the preset. Cars want a higher rate than birds.
-CANDIDATES: dict[str, list[dict[str, Any]]] = {
-    "cub200": [{"lr": lr} for lr in (1e-5, 2e-5, 5e-5, 1e-4)],
-    "cars196": [{"lr": lr} for lr in (5e-5, 1e-4, 2e-4)],
+CANDIDATES: dict[str, list[list[str]]] = {
+    "cub200": [[f"lr={lr:g}"] for lr in (1e-5, 2e-5, 5e-5, 1e-4)],
+    "cars196": [[f"lr={lr:g}"] for lr in (5e-5, 1e-4, 2e-4)],
 }
 
 
@@ -98,25 +101,28 @@ def whitened(run: Run) -> dict[float, Tensor]:
     return out
 
 
-def validate_candidates(options: argparse.Namespace, table: ImageTable, base: Settings, home: Path) -> list[dict]:
-    """Train every candidate on each half of the training classes; return a row per candidate, fold and whitening."""
+def validate_candidates(
+    options: argparse.Namespace, table: ImageTable, base: Settings, home: Path, record: Path
+) -> None:
+    """Train every candidate on each half of the training classes; write a row per candidate, fold and whitening."""
     train = table.where("train").compact()
-    prepared, rows = Prepared(train, base, options.threads), []
-    for number, (fold, changes) in enumerate(product((0, 1), options.candidates)):
-        settings = replace(base, **changes, seed=fold)
+    prepared = Prepared(train, base, options.threads)
+    for number, (fold, candidate) in enumerate(product(options.folds, options.candidates)):
+        settings = replace(base, **changes(candidate), seed=fold)
         halves = class_halves(train, fold)
         parts = [_rows_of(train, part) for part in halves]
         run = prepared.run(train, parts, settings, _made(home / f"candidate{number}"))
-        seconds = trained(run)
+        seconds, rows = trained(run), []
         for share, x in whitened(run).items():
             found = scores(x, run.feed.val.labels)
-            row = {"data": options.name, "crop": options.crop, "fold": fold, **changes, "whiten": share}
+            row = {"data": options.name, "crop": options.crop, "fold": fold, "tried": " ".join(candidate)}
+            row |= {"lr": settings.lr, "whiten": share}
             row |= {key: round(found[key], 5) for key in ("recall@1", "map@r")} | {"seconds": seconds}
             rows.append(row | provenance(options.device, options.commit) | {"settings": shown_settings(settings)})
             if share in (0.0, 0.2):
-                told = " ".join(f"{key} {value}" for key, value in changes.items())
-                print(f"fold {fold} {told} whiten {share}: {row['recall@1']:.4f} {row['map@r']:.4f}", flush=True)
-    return rows
+                told = f"fold {fold} {row['tried']} whiten {share}: {row['recall@1']:.4f} {row['map@r']:.4f}"
+                print(f"{told} {seconds} s", flush=True)
+        append_rows(record, rows)
 
 
 def _rows_of(table: ImageTable, part: ImageTable) -> np.ndarray:
@@ -129,20 +135,37 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-def best(rows: list[dict[str, Any]], names: Sequence[str]) -> dict[str, Any]:
-    """Return the settings with the highest mean of Recall@1 and MAP@R over the folds.
+def changes(candidate: Sequence[str]) -> dict[str, Any]:
+    """Return the settings that a candidate changes.
 
-    >>> rows = [{"lr": 1, "recall@1": 0.5, "map@r": 0.2}, {"lr": 2, "recall@1": 0.4, "map@r": 0.4}]
-    >>> best(rows, ["lr"])
-    {'lr': 2.0}
+    >>> changes(["lr=1e-4", "pool=max"])
+    {'lr': 0.0001, 'pool': 'max'}
     """
-    sums: dict[tuple[float, ...], list[float]] = {}
+    return {name: _value(text) for name, _, text in (part.partition("=") for part in candidate)}
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def best(rows: list[dict[str, Any]]) -> tuple[list[str], float]:
+    """Return the candidate and the whitening with the highest mean of Recall@1 and MAP@R over the folds.
+
+    >>> rows = [{"tried": "lr=1", "whiten": 0, "recall@1": 0.5, "map@r": 0.2}]
+    >>> best([*rows, {"tried": "lr=2", "whiten": 0.1, "recall@1": 0.4, "map@r": 0.4}])
+    (['lr=2'], 0.1)
+    """
+    sums: dict[tuple[str, float], list[float]] = {}
     for row in rows:
-        key = tuple(float(row[name]) for name in names)
+        key = row["tried"], float(row["whiten"])
         sums.setdefault(key, []).append((float(row["recall@1"]) + float(row["map@r"])) / 2)
     most = max(len(values) for values in sums.values())
     complete = {key: sum(values) / len(values) for key, values in sums.items() if len(values) == most}
-    return dict(zip(names, max(complete, key=complete.__getitem__)))
+    tried, whiten = max(complete, key=complete.__getitem__)
+    return tried.split(), whiten
 
 
 def test(options: argparse.Namespace, table: ImageTable, base: Settings, home: Path) -> None:
@@ -176,8 +199,12 @@ def options_given() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
     parser.add_argument("--threads", type=int, default=2, help="Threads that decode.")
     parser.add_argument("--validation", type=Path, help="Rows of validation to choose by, instead of new ones.")
+    parser.add_argument("--folds", type=int, nargs="+", default=[0, 1], help="Which halves to validate on.")
+    parser.add_argument("--try", dest="tried", nargs="+", action="append", metavar="SETTING=VALUE", help="A candidate.")
     options = benchmark_options(parser)
-    options.candidates = CANDIDATES[options.name][:2] if options.quick else CANDIDATES[options.name]
+    options.candidates = options.tried or CANDIDATES[options.name]
+    if options.quick:
+        options.candidates = options.candidates[:2]
     return options
 
 
@@ -198,16 +225,15 @@ def main() -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     table = read_images(options.images, task="metric")
     base = base_settings(options)
-    names = [*options.candidates[0], "whiten"]
     record = options.validation or options.out.with_name(f"{options.out.stem}_validation.csv")
     with tempfile.TemporaryDirectory() as home:
         if options.validation is None:
-            append_rows(record, validate_candidates(options, table, base, Path(home)))
-        tried = [row for row in read_rows(record) if row["data"] == options.name]
-        chosen = best(tried, names)
-        print(f"Chosen on validation classes: {chosen}", flush=True)
+            validate_candidates(options, table, base, Path(home), record)
+        of_this = (options.name, str(options.crop))
+        candidate, whiten = best([row for row in read_rows(record) if (row["data"], row["crop"]) == of_this])
+        print(f"Chosen on validation classes: {' '.join(candidate)}, whiten {whiten:g}", flush=True)
         if options.seeds:
-            test(options, table, replace(base, **chosen), Path(home))
+            test(options, table, replace(base, **changes(candidate), whiten=whiten), Path(home))
 
 
 if __name__ == "__main__":

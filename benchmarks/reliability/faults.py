@@ -23,8 +23,9 @@ import numpy as np
 import torch
 
 from nngk import InputError, Model, create_network
-from nngk.experiments.record import append_rows, provenance
+from nngk.experiments.record import provenance
 from nngk.experiments.record.benchmarks import benchmark_options, benchmark_parser
+from nngk.experiments.record.csv_rows import put_row
 from nngk.networks.input_spec import InputSpec
 
 FORK = mp.get_context("fork")  # the packages are loaded once
@@ -243,7 +244,7 @@ def main() -> None:
         counts = inject()
         row = {"fault": fault, **counts, "seconds": round(time.perf_counter() - begun, 1), "seed": options.seed}
         print("  ".join(f"{key} {value}" for key, value in row.items()))
-        append_rows(options.out, [row | provenance("cpu", options.commit)])
+        put_row(options.out, row | provenance("cpu", options.commit), lambda old, new: old["fault"] == new["fault"])
         failed += sum(counts.get(name, 0) for name in ("lost", "wrong", "hangs", "errors"))
     raise SystemExit(1 if failed else 0)
 

@@ -3,6 +3,7 @@
 Each kind has a name, a function that writes it, and whether it is to be read or refused.
 """
 
+import importlib.util
 import io
 import os
 import pickle
@@ -309,6 +310,34 @@ NAMES = [
     Kind("name without an ending", data(PHOTO), "read", "photo"),
 ]
 
+
+def phone(width: int, height: int) -> bytes:
+    """Return a black photo as phones write it."""
+    heif = importlib.import_module("pillow_heif")
+    picture = heif.from_pillow(Image.new("RGB", (width, height)))
+    stream = io.BytesIO()
+    picture.save(stream, quality=10, enc_params={"preset": "ultrafast"})
+    return stream.getvalue()
+
+
+def claimed_phone(width: int, height: int) -> bytes:
+    """Return a small photo of a phone whose header says another size."""
+    content = phone(64, 48)
+    return with_size(content, content.index(b"ispe") + 8, ">II", width, height)
+
+
+PHONES = [
+    Kind("HEIC", lambda path: path.write_bytes(phone(64, 48)), "read", "x.heic"),
+    Kind("HEIC under the name of JPEG", lambda path: path.write_bytes(phone(64, 48)), "read"),
+    Kind("HEIC of 25 megapixels", lambda path: path.write_bytes(phone(5_000, 5_000)), "read", "x.heic"),
+    Kind("HEIC of 26 megapixels", lambda path: path.write_bytes(phone(5_200, 5_000)), "refused", "x.heic"),
+    Kind("HEIC that claims 60,000²", lambda path: path.write_bytes(claimed_phone(60_000, 60_000)), "refused", "x.heic"),
+    Kind("HEIC of 0×0", lambda path: path.write_bytes(claimed_phone(0, 0)), "refused", "x.heic"),
+    Kind("HEIC that claims 5,000²", lambda path: path.write_bytes(claimed_phone(5_000, 5_000)), "refused", "x.heic"),
+    Kind("HEIC cut in half", lambda path: path.write_bytes(phone(64, 48)[:300]), "refused", "x.heic"),
+    Kind("HEIC with flipped bytes", lambda path: path.write_bytes(flipped(phone(64, 48), 20)), "refused", "x.heic"),
+]  # fmt: skip
+
 NO_FILES = [
     Kind("named pipe", os.mkfifo, "refused"),
     Kind("socket", plug, "refused"),
@@ -327,4 +356,6 @@ GROUPS = {
     "names": NAMES,
     "none": NO_FILES,
 }
+if importlib.util.find_spec("pillow_heif") is not None:
+    GROUPS["phones"] = PHONES
 QUICK = ("PNG of 60,000², its first rows", "text", "CMYK JPEG", "named pipe", "broken picture of such a name")

@@ -21,8 +21,9 @@ from PIL import Image
 from nngk import InputError, progress
 from nngk.data import Images, ImageTable, fitted, pack, read_images, read_pack
 from nngk.data.packs.layout import finished
-from nngk.experiments.record import append_rows, provenance
+from nngk.experiments.record import provenance
 from nngk.experiments.record.benchmarks import benchmark_options, benchmark_parser
+from nngk.experiments.record.csv_rows import put_row
 
 SIZES = (16, 18)
 
@@ -127,7 +128,7 @@ def main() -> None:
             counts = inject()
             row = {"fault": fault, **counts, "seconds": round(time.perf_counter() - begun, 1), "seed": options.seed}
             print("  ".join(f"{key} {value}" for key, value in row.items()))
-            append_rows(options.out, [row | provenance("cpu", options.commit)])
+            put_row(options.out, row | provenance("cpu", options.commit), lambda old, new: old["fault"] == new["fault"])
             failed += sum(counts.get(name, 0) for name in ("lost", "wrong", "errors"))
     raise SystemExit(1 if failed else 0)
 

@@ -2,8 +2,9 @@
 
     python benchmarks/reliability/promises.py
 
-One row per promise: how many faults were injected, and how many tests failed (`wrong`), ran out of time (`hangs`) or
-ended in an exception of their own (`errors`). A test that does not count its faults injects one.
+One row per promise: how many faults were injected, and how many tests failed, ran out of time (`hangs`) or ended in an
+exception of their own (`errors`). Whether a test failed because something was lost or because something was wrong is
+not told apart: it counts as both. A test that does not count its faults injects one.
 Rows: results/faults.csv.
 """
 
@@ -23,7 +24,7 @@ from nngk.experiments.record.csv_rows import put_row
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reliability.md"
-COUNTS = ("injected", "wrong", "hangs", "errors")
+COUNTS = ("injected", "lost", "wrong", "hangs", "errors")
 
 
 @dataclass(frozen=True)
@@ -52,14 +53,14 @@ def promises(page: str) -> list[Promise]:
         if not line.startswith("| ") or len(cells) != 3 or cells[0] == "Promise":
             continue
         tests = []
-        for file, name in re.findall(r"`(tests/[\w/]+\.py)?(?:::)?(test_\w+)?`", cells[2]):
+        for file, name in re.findall(r"`(tests/(?:\w+/)*test_\w+\.py)?(?:::)?(test_\w+)?`", cells[2]):
             if not file and not name:
                 continue
             named += [file] if file else []
             near = [each for each in homes.get(name, []) if each in named]
             only = homes.get(name, []) if len(homes.get(name, [])) == 1 else []
             tests.append((file or (near or only or [""])[-1], name))
-        scripts = re.findall(r"`((?:benchmarks|tests)/[\w/]+\.(?:py|sh))`", cells[2])
+        scripts = re.findall(r"`((?:benchmarks|tests)/(?:\w+/)*(?!test_)\w+\.(?:py|sh))`", cells[2])
         found.append(Promise(section, cells[0], cells[1], tuple(tests), tuple(scripts)))
     return found
 
@@ -83,12 +84,16 @@ def ran(tests: list[str]) -> dict[tuple[str, str], Counter[str]]:
                 said = failure.get("message", "")
                 kind = "hangs" if "Timeout" in said else "wrong" if "AssertionError" in said else "errors"
                 row[kind] += 1
+                row["lost"] += kind == "wrong"
     return counts
 
 
 def main() -> None:
-    options = benchmark_options(benchmark_parser(__doc__, "results/faults.csv"))
+    parser = benchmark_parser(__doc__, "results/faults.csv")
+    parser.add_argument("--only", nargs="+", metavar="WORD", default=[""], help="Promises whose text has one of these.")
+    options = benchmark_options(parser)
     listed = promises(PAGE.read_text(encoding="utf-8"))
+    listed = [each for each in listed if any(word in f"{each.section}: {each.promise}" for word in options.only)]
     if options.quick:
         listed = [each for each in listed if ("tests/test_errors.py", "") in each.tests]
     source = provenance("cpu", options.commit)  # before the tests: the tree may change while they run
@@ -100,8 +105,9 @@ def main() -> None:
         if not total["injected"]:
             continue  # left to a script of its own, or skipped here
         row = {"fault": f"{each.section}: {each.fault}", **{name: total[name] for name in COUNTS}}
+        row["promise"] = each.promise
         print("  ".join(f"{key} {value}" for key, value in row.items()))
-        put_row(options.out, row | source, lambda old, new: old["fault"] == new["fault"])
+        put_row(options.out, row | source, lambda old, new: old.get("promise") == new["promise"])
         failed += total["wrong"] + total["hangs"] + total["errors"]
     raise SystemExit(1 if failed else 0)
 

@@ -26,12 +26,16 @@ from PIL import Image
 
 import nngk.cli.change_model
 import nngk.cli.data
+import nngk.cli.embed
+import nngk.cli.inspect_model
+import nngk.cli.report
 import nngk.cli.train
 import nngk.cli.use_model  # noqa: F401 (commands are imported when they are called: here once for all)
 from faults import small_model
 from nngk import InputError, Model, cli
-from nngk.experiments.record import append_rows, provenance
+from nngk.experiments.record import provenance
 from nngk.experiments.record.benchmarks import benchmark_options, benchmark_parser
+from nngk.experiments.record.csv_rows import put_row
 
 PATIENCE = 120.0
 STOPPED = (0, 130)
@@ -74,11 +78,20 @@ def commands(home: Path) -> dict[str, list[str]]:
         "classify": ["classify", model, "--device", "cpu", picture],
         "evaluate": ["evaluate", model, photos, "--device", "cpu"],
         "data check": ["data", "check", photos],
+        "rename": ["rename", model, "old 0", "other"],
+        "calibrate": ["calibrate", model, photos, "--false-alarms", "0.1", "--device", "cpu"],
+        "embed": ["embed", model, photos, "--gallery", str(home / "gallery"), "--device", "cpu"],
+        "audit": ["audit", model, "--no-photos", "--device", "cpu"],
+        "report": ["report", model, photos, "--device", "cpu"],
+        "export": ["export", model, "--format", "npz", "--out", str(home / "centres.npz"), "--force"],
     }
 
 
-def run(words: list[str], log: Path, number: int = 0, after: float = 0.0) -> tuple[int | None, float]:
-    """Run a command in a forked process, send it a signal after some seconds; return its code (None: it hangs)."""
+def run(words: list[str], log: Path, number: int = 0, after: float = 0.0) -> tuple[int | None, float, bool]:
+    """Run a command in a forked process, send it a signal after some seconds.
+
+    Return its code (None: it hangs), the seconds that it took, and whether the signal was sent before it had ended.
+    """
     child = os.fork()
     if not child:
         code = 99
@@ -99,22 +112,22 @@ def run(words: list[str], log: Path, number: int = 0, after: float = 0.0) -> tup
                 sys.stderr.flush()
             os._exit(code)
     begun = time.monotonic()
-    sent = not number
+    sent = False
     while time.monotonic() < begun + PATIENCE:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
-            return os.waitstatus_to_exitcode(status), time.monotonic() - begun
-        if not sent and time.monotonic() - begun >= after:
+            return os.waitstatus_to_exitcode(status), time.monotonic() - begun, sent
+        if number and not sent and time.monotonic() - begun >= after:
             os.kill(child, number)
             sent = True
         time.sleep(0.001)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    return None, PATIENCE
+    return None, PATIENCE, sent
 
 
 def fresh(home: Path) -> None:
-    for name in ("trained", "model"):
+    for name in ("trained", "model", "gallery"):
         shutil.rmtree(home / name, ignore_errors=True)
     shutil.copytree(home / "first", home / "model")
 
@@ -124,11 +137,14 @@ def stops(name: str, number: int, count: int, home: Path, rng: random.Random) ->
     counts = dict.fromkeys(("injected", "refused", "lost", "wrong", "hangs", "errors"), 0)
     words, log = commands(home)[name], home / "log"
     fresh(home)
-    code, usual = run(words, log)
+    code, usual, _ = run(words, log)
     assert code == 0, log.read_text()
-    for _ in range(count):
+    while counts["injected"] < count:
         fresh(home)
-        code, _ = run(words, log, number, rng.uniform(0.02, usual))
+        code, seconds, sent = run(words, log, number, rng.uniform(0.02, usual))
+        if not sent:
+            usual = seconds  # it was quicker this time
+            continue
         said = log.read_text(errors="replace")
         counts["injected"] += 1
         counts["hangs"] += code is None
@@ -144,12 +160,15 @@ def stops(name: str, number: int, count: int, home: Path, rng: random.Random) ->
             again = [*words, "--resume"] if (home / "trained" / "run" / "checkpoint.json").exists() else words
             done = name == "train" and (home / "trained" / "model.json").exists()
             if name == "train" and not done:  # nothing is in the way of the next
-                code, _ = run(again, log)
+                code, _, _ = run(again, log)
                 counts["wrong"] += code != 0
                 if code:
                     print(name, "again", code, log.read_text(errors="replace")[-1500:])
             if name == "train":
                 Model.load(home / "trained")
+            if name == "embed":  # what was written stays, and the rest comes
+                code, _, _ = run(words, log)
+                counts["wrong"] += code != 0 or "has 24 images now" not in log.read_text(errors="replace")
         except InputError as error:
             print(name, error)
             counts["wrong"] += 1
@@ -202,7 +221,7 @@ def _fill(path: Path, leave: int) -> None:
 def main() -> None:
     parser = benchmark_parser(__doc__, "results/faults.csv")
     parser.add_argument("--stops", type=int, default=20, help="Of each command by each signal.")
-    parser.add_argument("--only", nargs="+", choices=commands(Path()), help="Only these commands.")
+    parser.add_argument("--only", nargs="+", choices=[*commands(Path()), "serve"], help="Only these commands.")
     parser.add_argument("--seed", type=int, default=0)
     options = benchmark_options(parser)
     torch.set_num_threads(1)
@@ -213,17 +232,18 @@ def main() -> None:
         small_model(3).save(home / "first")
         faults = {
             f"nngk {name} stopped with {number.name}": (lambda n=name, s=number: stops(n, s, options.stops, home, rng))
-            for name in (["add"] if options.quick else options.only or commands(home))
+            for name in (["add"] if options.quick else commands(home))
+            if options.quick or name in (options.only or commands(home))
             for number in (signal.SIGINT, signal.SIGTERM)
         }
-        if os.geteuid() == 0 and not options.quick:
+        if os.geteuid() == 0 and "serve" in (options.only or ["serve"]) and not options.quick:
             faults["full file system behind nngk serve"] = lambda: full_disk(3 * options.stops)
         for fault, inject in faults.items():
             begun = time.perf_counter()
             counts = inject()
             row = {"fault": fault, **counts, "seconds": round(time.perf_counter() - begun, 1), "seed": options.seed}
             print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
-            append_rows(options.out, [row | provenance("cpu", options.commit)])
+            put_row(options.out, row | provenance("cpu", options.commit), lambda old, new: old["fault"] == new["fault"])
             failed += sum(counts[name] for name in ("lost", "wrong", "hangs", "errors"))
     raise SystemExit(1 if failed else 0)
 

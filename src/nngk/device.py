@@ -1,7 +1,10 @@
 """Which device to work on, and how to bring tensors there."""
 
 import ctypes
+import functools
 import os
+import subprocess
+import sys
 
 import torch
 
@@ -26,6 +29,24 @@ def pick_device(name: str | torch.device = DEVICE) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InputError(f"PyTorch sees no CUDA GPU for the device {str(name)!r}: use 'auto' or 'cpu'.")
     return device
+
+
+def require_bfloat16(device: torch.device) -> None:
+    """Raise InputError if a product of bfloat16 would end this process.
+
+    Some virtual machines announce instructions for it (AMX) and refuse them, so a process of its own tries one.
+    """
+    if device.type == "cpu" and not _multiplies_bfloat16():
+        raise InputError(
+            "This processor announces instructions for bfloat16 that it refuses, as some virtual machines do: train "
+            "without --amp, or set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 in the environment."
+        )
+
+
+@functools.cache
+def _multiplies_bfloat16() -> bool:
+    program = "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); x @ x"
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, check=False).returncode == 0
 
 
 def cpu_count() -> int:

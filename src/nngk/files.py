@@ -28,6 +28,7 @@ from nngk.progress import say
 
 T = TypeVar("T")
 
+LOCK = ".lock"  # in a folder with one writer at a time
 _PART = ".part"  # how the names of temporary files end
 _ABANDONED = 86_400.0  # seconds after which a temporary file belongs to nobody who is alive
 _PATIENCE = 5.0  # seconds of waiting for another writer before a person is told
@@ -39,6 +40,8 @@ _DIGEST = "sha256"  # of the tensors, in the metadata of a safetensors file
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let ``write`` fill a temporary file beside ``path`` and rename it into place."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     _write(path, write, lambda part: path)
 
 
@@ -55,6 +58,10 @@ def _write(path: Path, write: Callable[[Path], object], final: Callable[[Path], 
             os.fsync(file.fileno())
         part.replace(final(part))
         sync_folder(path.parent)
+    except OSError as error:
+        if error.filename in (None, str(part), part) and error.strerror is not None:
+            error.filename = str(path)  # what a person knows of; a full disk names nothing
+        raise
     finally:
         part.unlink(missing_ok=True)
 
@@ -101,7 +108,7 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     """Return a JSON object. Raise InputError if the file of ``what`` is missing, unreadable or damaged."""
     try:
         require_regular(path, "a file of JSON")
-        value = _parsed(path.read_text(encoding="utf-8"))
+        value = parse_json(path.read_text(encoding="utf-8"))
     except InputError:
         raise
     except FileNotFoundError:
@@ -115,7 +122,7 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     return value
 
 
-def _parsed(text: str) -> Any:
+def parse_json(text: str) -> Any:
     """Return the value of a JSON text. Raise ValueError if it is none, or has a number that is not finite."""
     try:
         return json.loads(text, parse_float=_finite, parse_constant=_finite)
@@ -325,7 +332,7 @@ def _save(part: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | Non
 def locked(folder: Path) -> Iterator[None]:
     """Let one writer at a time, of any thread or process, into a folder; the others wait."""
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / ".lock")
+    lock = FileLock(folder / LOCK)
     try:
         lock.acquire(timeout=_PATIENCE)
     except Timeout:

@@ -1,13 +1,11 @@
 """The faults that need several processes and luck, a few of each: nothing is lost, nothing wrong, nothing hangs."""
 
 import csv
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from shapes import environment
+import forked
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "reliability"
 
@@ -16,14 +14,7 @@ FOLDER = Path(__file__).parents[2] / "benchmarks" / "reliability"
 @pytest.mark.parametrize(("script", "injected"), [("faults.py", [2, 3, 60]), ("pack_faults.py", [5, 12])])
 def test_a_few_of_each(tmp_path, script, injected):
     out = tmp_path / "faults.csv"
-    done = subprocess.run(
-        [sys.executable, str(FOLDER / script), "--quick", "--out", str(out)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=500,
-    )
+    done = forked.run([FOLDER / script, "--quick", "--out", out], timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr
     with out.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))

@@ -42,7 +42,7 @@ def test_logistic_regression_is_the_one_of_scikit_learn(here, strength):
 
 
 def test_cross_validation_takes_the_strength_with_most_right_answers(here):
-    from logistic import FOLDS, along, cross_validated, dealt
+    from logistic import FOLDS, cross_validated, dealt, fitted
 
     x, y = clusters(each=9, channels=30)
     strengths = (0.001, 0.01, 1.0)
@@ -50,8 +50,9 @@ def test_cross_validation_takes_the_strength_with_most_right_answers(here):
     assert torch.bincount(y * FOLDS + folds).tolist() == [3] * (4 * FOLDS)
     right = dict.fromkeys(strengths, 0)
     for fold in range(FOLDS):
-        for found in along(x[folds != fold], y[folds != fold], strengths):
-            right[found.strength] += int((found.logits(x[folds == fold]).argmax(1) == y[folds == fold]).sum())
+        for strength in strengths:
+            found = fitted(x[folds != fold], y[folds != fold], strength)
+            right[strength] += int((found.logits(x[folds == fold]).argmax(1) == y[folds == fold]).sum())
     assert right[cross_validated(x, y, 3, strengths).strength] == max(right.values())
 
 
@@ -102,7 +103,7 @@ def test_accuracies_of_sessions(here):
 
 
 def test_a_table_has_means_over_seeds(here):
-    from tables import table
+    from tables import comparison, table
 
     rows = [
         {"method": method, "dataset": dataset, "auroc": value}
@@ -115,3 +116,24 @@ def test_a_table_has_means_over_seeds(here):
     ]
     lines = ["| method | a | b | mean |", "|---|---|---|---|", "| ours | 60.0 ± 10.0 | 100.0 ± 0.0 | 80.0 |"]
     assert table(rows, "auroc", "dataset").splitlines() == lines
+    rows += [{"method": "theirs", "dataset": "a", "auroc": value} for value in ("0.63", "0.65")]
+    rows += [{"method": "theirs", "dataset": "b", "auroc": "0.9"}]
+    assert comparison(rows, "auroc", "dataset") == "- ahead of theirs by 3.0 in the mean; behind on a by 4.0"
+
+
+def test_a_page_has_its_tables_written_anew(here, tmp_path, monkeypatch):
+    from tables import main, renewed
+
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results/a.csv").write_text(
+        "method,dataset,kind,x\nours,one,k,0.5\nours,one,other,0.9\ntheirs,one,k,0.4\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    marked = "Before.\n\n<!-- results/a.csv x --where kind=k -->\nold\n<!-- end -->\n\nAfter."
+    lines = renewed(marked).splitlines()
+    assert lines[0] == "Before." and lines[-1] == "After." and "old" not in lines
+    assert "| ours | 50.0 ± 0.0 | 50.0 |" in lines and "- ahead of theirs by 10.0 in the mean" in lines
+    page = tmp_path / "page.md"
+    page.write_text(renewed(marked))
+    main(["--page", str(page)])
+    assert page.read_text() == renewed(marked)

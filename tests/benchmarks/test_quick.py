@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import forked
 from nngk import progress
 from nngk.search.native import core
 
@@ -26,6 +27,7 @@ needs_browser = pytest.mark.skipif(not shutil.which("chromium"), reason="no Chro
 HERE = [
     pytest.param("audit/fewer_centres.py", ("accuracy",)),
     pytest.param("audit/label_errors.py", ("average_precision",)),
+    pytest.param("gpu/distributed.py", ("value",), marks=pytest.mark.slow),
     pytest.param("gpu/hardware.py", ("value",)),
     pytest.param("gpu/step_cost.py", ("value",)),
     pytest.param("gpu/refresh_cost.py", ("value",)),
@@ -33,7 +35,9 @@ HERE = [
     pytest.param("gpu/time_to_recall.py", ("value",)),
     pytest.param("losses/small_images.py", ("seed",)),
     pytest.param("networks/throughput.py", ("images_per_second", "peak_memory_mib")),
+    pytest.param("networks/cpu_inference.py", ("images_per_second", "of_bare_network"), marks=pytest.mark.slow),
     pytest.param("promise/accuracy.py", ("accuracy",)),
+    pytest.param("promise/finetuned.py", ("seed", "seconds")),
     pytest.param("promise/startup.py", ("ratio", "cpu_ratio"), marks=pytest.mark.slow),
     pytest.param("promise/incremental.py", ("all", "old")),
     pytest.param("promise/unknown.py", ("auroc", "false_alarms", "oscr")),
@@ -42,6 +46,7 @@ HERE = [
     pytest.param("recipe/pooling.py", ("recall@1", "map@r")),
     pytest.param("recipe/start.py", ("accuracy",)),
     pytest.param("recipe/variants.py", ("recall@1", "map@r", "sigma", "blend0.5_recall@1")),
+    pytest.param("scale/sharded_bank.py", ("value",), marks=pytest.mark.slow),
     pytest.param("search/distance_counts.py", ("recall", "distances_per_query"), marks=needs_core),
     pytest.param("search/engines.py queries", ("recall", "queries_per_second"), marks=needs_core),
     pytest.param("search/engines.py pairs", ("recall", "seconds"), marks=needs_core),
@@ -58,6 +63,7 @@ INTERPRETED = [
     pytest.param("gpu/losses_correct.py"),
     pytest.param("gpu/neighbour_loss.py"),
     pytest.param("gpu/exact_neighbours.py", marks=pytest.mark.slow),
+    pytest.param("gpu/inference.py"),
     pytest.param("gpu/fused_convolutions.py", marks=pytest.mark.slow),
     pytest.param("gpu/googlenet_passes.py", marks=pytest.mark.slow),
 ]
@@ -89,9 +95,7 @@ def run_here(monkeypatch: pytest.MonkeyPatch, script: str, *words: str) -> None:
 
 def run_there(script: str, out: Path, *options: str) -> subprocess.CompletedProcess:
     """Run a benchmark in a process of its own."""
-    command = [sys.executable, str(BENCHMARKS / script), "--out", str(out), *options]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return forked.run([BENCHMARKS / script, "--out", out, *options])
 
 
 @pytest.mark.parametrize(("script", "numbers"), HERE)

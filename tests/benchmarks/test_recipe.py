@@ -9,23 +9,15 @@ from pathlib import Path
 
 import pytest
 
+import forked
 from shapes import write_shapes
 
 HOME = Path(__file__).parents[2]
 
 
 def search(out: Path, *words: str, program: str = "variants.py") -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(HOME / "src"), "OMP_NUM_THREADS": "1"}
-    command = [
-        sys.executable,
-        str(HOME / "benchmarks" / "recipe" / program),
-        "--data",
-        str(out.parent),
-        "--weights",
-        "imagenet",
-    ]
-    command += ["--quick", "--device", "cpu", "--out", str(out), "--commit", "abc", *words]
-    return subprocess.run(command, capture_output=True, text=True, env=environment)
+    options = ["--data", out.parent, "--weights", "imagenet", "--quick", "--device", "cpu", "--out", out]
+    return forked.run([HOME / "benchmarks" / "recipe" / program, *options, "--commit", "abc", *words])
 
 
 @pytest.mark.thorough
@@ -83,12 +75,14 @@ def test_candidates_are_judged_before_the_test_classes_are_read(tmp_path):
     (folder / "list.csv").write_text("\n".join(lines))
     command = [sys.executable, str(HOME / "benchmarks" / "recipe" / "unseen.py"), "--quick", "--seeds", "0"]
     command += ["--images", str(folder / "list.csv"), "--out", str(tmp_path / "unseen.csv"), "--commit", "abc"]
+    command += ["--try", "lr=1e-3", "train_crop_size=24", "--try", "lr=1e-2"]
     environment = {**os.environ, "PYTHONPATH": str(HOME / "src"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     with (tmp_path / "unseen_validation.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 2 * 2 * 6  # candidates, folds, shares of whitening
+    assert {row["tried"] for row in rows} == {"lr=1e-3 train_crop_size=24", "lr=1e-2"}
     sums: dict[tuple[str, str], float] = {}
     for row in rows:
         key = row["lr"], row["whiten"]

@@ -3,12 +3,10 @@
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from nngk import cli
 from shapes import TINY, command, environment, flags, nngk, write_shapes
 
 
@@ -36,24 +34,6 @@ def home(tmp_path_factory):
 def model(home, tmp_path):
     """A copy that may be changed."""
     return shutil.copytree(home / "model", tmp_path / "model")
-
-
-@pytest.fixture
-def ask(monkeypatch, capfd):
-    """A command in this process, through the same entry point: (exit code, standard output, standard error)."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["nngk", *map(str, arguments)])
-        capfd.readouterr()
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as left:
-            code = left.code or 0
-        out, err = capfd.readouterr()
-        return code, out, err
-
-    return run
 
 
 # -- the walk
@@ -267,7 +247,7 @@ def test_train_from_a_csv_file_with_splits(home, tmp_path, ask):
 
 @pytest.mark.thorough
 def test_output_that_is_cut_short_is_no_error(home):
-    line = " ".join(f"'{a}'" for a in command("networks"))
+    line = " ".join(f"'{a}'" for a in command("losses"))
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {line} | head -1"],
         env=environment(),

@@ -5,21 +5,23 @@ import http.server
 import io
 import json
 import shutil
-import subprocess
+import socket
 import sys
 import threading
+import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from nngk import cli
+import forked
 from nngk.data.remote import fetch_picture
 from nngk.errors import InputError
 from nngk.model.model import Model
 from nngk.training.loop import train
 from nngk.training.settings import Settings
-from shapes import TINY, command, environment, flags, nngk, write_shapes
+from shapes import TINY, flags, nngk, write_shapes
 
 OPTIONS = flags(**{**TINY, "epochs": 1})
 
@@ -31,27 +33,6 @@ def home(tmp_path_factory):
     write_shapes(home / "fresh", seed=4, count=3)
     train(home / "shapes", Settings(**{**TINY, "epochs": 3}), out=home / "model")
     return home
-
-
-@pytest.fixture
-def ask(monkeypatch, capfd):
-    """A command in this process, through the same entry point: (exit code, standard output, standard error)."""
-
-    def run(*arguments, stdin=None):
-        monkeypatch.setattr(sys, "argv", ["nngk", *map(str, arguments)])
-        if stdin is not None:
-            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        capfd.readouterr()
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as left:
-            code = left.code or 0
-        out, err = capfd.readouterr()
-        assert "Traceback" not in err
-        return code, out, err
-
-    return run
 
 
 @pytest.fixture
@@ -182,6 +163,28 @@ def test_a_web_address(ask, home, server):
         fetch_picture("http://127.0.0.1:9/offline.jpg")
 
 
+@pytest.mark.parametrize("start", [b"HTTP/1.1 200 OK\r\nX-Slow: ", b"", b"HTTP/1.1 302 Found\r\nLocation: "])
+def test_an_address_that_drips_is_given_up(start):
+    """A byte now and then keeps every timeout of a connection from running out."""
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip():
+            with server.accept()[0] as client, suppress(OSError):
+                client.sendall(start)
+                while not over.wait(0.05):
+                    client.sendall(b"x")
+
+        dripping = threading.Thread(target=drip)
+        dripping.start()
+        begun = time.monotonic()
+        with pytest.raises(InputError, match=r"has not answered after|timed out"):
+            fetch_picture(f"http://127.0.0.1:{server.getsockname()[1]}/x", seconds=0.5)
+        over.set()
+        dripping.join()
+    assert time.monotonic() - begun < 10
+
+
 def test_heic(home, tmp_path, monkeypatch):
     heif = pytest.importorskip("pillow_heif")
     pixels = np.asarray(Image.open(home / "fresh" / "disc" / "00.png").convert("RGB").resize((64, 64)))
@@ -203,14 +206,11 @@ def test_heic(home, tmp_path, monkeypatch):
 @pytest.mark.thorough
 def test_answers_are_printed_before_all_are_there(home, tmp_path):
     photos = write_shapes(tmp_path / "photos", count=200, size=16)
-    words = command("classify", home / "model", photos, "--csv", "--evidence", 0)
-    pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
-    with subprocess.Popen(words, env=environment(), **pipe) as process:
-        head, first = process.stdout.readline(), process.stdout.readline()
-        running = process.poll() is None
-        rest = process.stdout.read()
-    assert head.startswith("image,label,nearest") and first.startswith(str(photos)) and running
-    assert len(rest.splitlines()) == 599 and process.returncode == 0
+    process = forked.Started(["-m", "nngk", "classify", home / "model", photos, "--csv", "--evidence", 0])
+    head, first = process.until(str(photos)).splitlines()[:2]  # while it runs
+    done = process.wait()
+    assert head.startswith("image,label,nearest") and first.startswith(str(photos))
+    assert len(done.stdout.splitlines()) == 601 and done.returncode == 0
 
 
 def test_evaluate_as_csv(ask, home):

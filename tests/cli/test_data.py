@@ -1,17 +1,12 @@
 """``nngk data`` through real processes."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from PIL import Image
 
-
-def nngk(*arguments):
-    command = [sys.executable, "-m", "nngk", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+from shapes import nngk
 
 
 @pytest.fixture

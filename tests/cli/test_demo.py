@@ -3,10 +3,10 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 
 import pytest
+
+from shapes import nngk
 
 pytestmark = pytest.mark.thorough
 FLAGS = [
@@ -23,15 +23,14 @@ FLAGS = [
 @pytest.fixture(scope="module")
 def demonstration(tmp_path_factory):
     out = tmp_path_factory.mktemp("demo") / "nngk-demo"
-    command = [sys.executable, "-m", "nngk", "demo", "--out", str(out)]
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=500)
+    done = nngk("demo", "--out", out, "--json", timeout=500)
     assert done.returncode == 0, done.stderr
-    return command, out, json.loads(done.stdout)
+    return out, json.loads(done.stdout)
 
 
 @pytest.mark.thorough
 def test_the_demonstration_measures_what_it_says(demonstration):
-    _, out, said = demonstration
+    out, said = demonstration
     eight, retrieval, unknown, ten, confidence = said["scores"].values()
     assert eight >= 0.97 and retrieval >= 0.95 and unknown >= 0.9 and ten >= 0.88
     assert abs(confidence - ten) < 0.08  # it means something: about as sure as right
@@ -39,8 +38,8 @@ def test_the_demonstration_measures_what_it_says(demonstration):
 
 
 def test_it_does_not_overwrite_an_earlier_one(demonstration):
-    command, out, _ = demonstration
-    again = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    out, _ = demonstration
+    again = nngk("demo", "--out", out)
     assert again.returncode == 1 and "--force" in again.stderr and "Traceback" not in again.stderr
     assert (out / "index.html").exists()
 
@@ -51,7 +50,7 @@ def test_the_page_in_a_browser(demonstration, tmp_path):
         pytest.skip("no Chromium on this machine")
     from playwright.sync_api import sync_playwright
 
-    _, out, said = demonstration
+    out, said = demonstration
     errors = []
     with sync_playwright() as p:
         chromium = p.chromium.launch(executable_path=browser, args=FLAGS)

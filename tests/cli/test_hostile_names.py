@@ -58,6 +58,12 @@ def test_questions_and_changes_print_no_escapes(tmp_path):
         ["classify", str(folder), str(photo)],
         ["search", str(folder), str(photo)],
         ["info", str(folder)],
+        ["audit", str(folder), "--no-photos"],
+        ["audit", str(folder), "--no-photos", "--csv"],
+        ["report", str(folder)],
+        ["explain", str(folder), str(photo), "--out", str(tmp_path / f"{EVIL}.html")],
+        ["export", str(folder), "--format", "npz", "--out", str(tmp_path / f"{EVIL}.npz")],
+        ["embed", str(folder), "--gallery", str(tmp_path / f"{EVIL} gallery")],
         ["add", str(folder), f"{EVIL} again", str(photo), "--yes"],
         ["rename", str(folder), f"{EVIL} again", f"{EVIL} once more"],
         ["merge", str(folder), f"{EVIL} once more", EVIL],
@@ -69,3 +75,21 @@ def test_questions_and_changes_print_no_escapes(tmp_path):
         )
         assert done.exit_code == 0, (arguments, done.output)
         assert SAFE in done.output and harmless(done.output), arguments
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert harmless(page) and SAFE in page
+
+
+def test_findings_are_nothing_that_a_spreadsheet_would_compute(tmp_path):
+    model = small_model()
+    for place, name in enumerate(list(model.class_names)):
+        model.rename(name, f"={place}+1")
+    model.save(tmp_path / "model")
+    done = CliRunner().invoke(cli, ["audit", str(tmp_path / "model"), "--no-photos", "--csv"])
+    assert done.exit_code == 0 and "'=0+1" in done.output and ",=" not in done.output
+
+
+def test_the_address_of_a_server_prints_no_escapes(monkeypatch, tmp_path):
+    server = pytest.importorskip("nngk.web.server")
+    monkeypatch.setattr(server, "serve", lambda model, *, started, **_: started("http://127.0.0.1:8000/"))
+    done = CliRunner().invoke(cli, ["serve", str(tmp_path / EVIL)])
+    assert done.exit_code == 0 and SAFE in done.output and harmless(done.output)

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 
 import numpy as np
@@ -11,13 +10,14 @@ import pytest
 import torch
 from PIL import Image
 
+import forked
 from nngk import cli
 from nngk.data import read_images
 from nngk.files import read_tensors, write_tensors
 from nngk.model.model import Model
 from nngk.training.loop import train
 from nngk.training.settings import Settings
-from shapes import TINY, command, environment, flags, nngk, write_shapes
+from shapes import TINY, flags, nngk, write_shapes
 
 OPTIONS = flags(**{**TINY, "epochs": 1})
 
@@ -313,11 +313,8 @@ def test_fewer_images_than_are_shown_by_default(tmp_path):
 def test_two_that_teach_at_once(home, tmp_path):
     model = shutil.copytree(home / "model", tmp_path / "model")
     pictures = home / "shapes" / "disc"
-    running = [
-        subprocess.Popen(command("add", model, f"class {i}", pictures / f"0{i}.png"), env=environment(), text=True)
-        for i in range(3)
-    ]
-    assert [process.wait(timeout=120) for process in running] == [0, 0, 0]
+    running = [forked.Started(["-m", "nngk", "add", model, f"class {i}", pictures / f"0{i}.png"]) for i in range(3)]
+    assert [process.wait().returncode for process in running] == [0, 0, 0]
     assert {f"class {i}" for i in range(3)} <= set(Model.load(model).class_names)
 
 
@@ -347,3 +344,23 @@ def test_wrong_names_are_noticed_before_the_images_are_read(refused, tmp_path):
     ):
         assert expected in refused("train", shapes, "--out", tmp_path / "m", *OPTIONS, option, value)
     assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "1e400"])
+def test_no_option_takes_what_is_no_finite_number(home, image, refused, number):
+    for words in (
+        ["audit", home / "model", "--prune", number],
+        ["classify", home / "model", image, "--reject", number],
+        ["calibrate", home / "model", image, "--false-alarms", number],
+        ["serve", home / "model", "--timeout", number],
+        ["serve", home / "model", "--rate", number],
+    ):
+        assert "is no finite number" in refused(*words, code=2) or "not in the range" in refused(*words, code=2)
+
+
+def test_no_page_takes_the_place_of_a_photo(home, image, refused):
+    before = image.read_bytes()
+    assert "is no page" in refused("explain", home / "model", image, "--out", image)
+    assert "is no page" in refused("report", home / "model", "--out", image)
+    assert "is no page" in refused("report", home / "model", "--out", home / "model")
+    assert image.read_bytes() == before

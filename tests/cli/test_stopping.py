@@ -2,15 +2,15 @@
 
 import json
 import signal
-import subprocess
 
 import pytest
 import torch
 
+import forked
 from nngk.files import read_tensors
 from nngk.training.loop import train
 from nngk.training.settings import Settings
-from shapes import TINY, command, environment, flags, nngk, write_shapes
+from shapes import TINY, flags, nngk, write_shapes
 
 SETTINGS = {**TINY, "epochs": 25, "patience": 0, "dropout": 0.2, "update_interval": "7 steps", "sigma": "learned"}
 CLOCKS = {"images_per_second", "refresh_seconds"}
@@ -33,12 +33,9 @@ def outcome(out):
 
 def start(home, out):
     """The process, once it is in the middle of training."""
-    line = command("train", home / "shapes", "--out", out, *flags(**SETTINGS))
-    process = subprocess.Popen(line, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    for said in process.stderr:
-        if said.startswith("epoch   3 "):
-            return process
-    raise AssertionError("the run ended before its third epoch")
+    process = forked.Started(["-m", "nngk", "train", home / "shapes", "--out", out, *flags(**SETTINGS)])
+    process.until("epoch   3 ", stream=2)
+    return process
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL])
@@ -47,15 +44,15 @@ def test_a_stopped_process_is_resumed_to_the_same_end(home, tmp_path, how):
     out = tmp_path / "cut"
     process = start(home, out)
     process.send_signal(how)
-    printed, said = process.communicate(timeout=120)
-    assert "Traceback" not in said and printed == "" and not (out / "model.json").exists()
+    done = process.wait()
+    assert "Traceback" not in done.stderr and done.stdout == "" and not (out / "model.json").exists()
     if how != signal.SIGKILL:
-        assert process.returncode == 130
-        assert "Stopping after this step" in said
-        last = said.strip().splitlines()[-1]
+        assert done.returncode == 130
+        assert "Stopping after this step" in done.stderr
+        last = done.stderr.strip().splitlines()[-1]
         assert "everything saved" in last and "the same command and --resume" in last
     else:
-        assert process.returncode == -signal.SIGKILL
+        assert done.returncode == -signal.SIGKILL
     state = json.loads((out / "run" / "checkpoint.json").read_text())["state"]
     assert 1 <= state["epoch"] < SETTINGS["epochs"]  # not every epoch is saved where that takes long
 

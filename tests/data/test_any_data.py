@@ -14,12 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from PIL import Image
 
-import faults
+from examples import try_examples
 from nngk.data import (
     Images,
     ImageTable,
@@ -284,25 +283,13 @@ PROPERTIES = {
 }
 
 
-def try_examples(name, count):
-    strategy, holds = PROPERTIES[name]
-
-    def attempt(value):
-        faults.count()
-        holds(value)
-
-    # The same examples every time in the suite; new ones in the slow tier.
-    how = settings(max_examples=count, deadline=None, derandomize=count <= 200, suppress_health_check=list(HealthCheck))
-    how(given(strategy)(attempt))()
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", PROPERTIES)
 def test_anything_works_or_is_refused(name):
-    try_examples(name, 200)
+    try_examples(*PROPERTIES[name], 200)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROPERTIES)
 def test_anything_works_or_is_refused_often(name):
-    try_examples(name, 2000)
+    try_examples(*PROPERTIES[name], 2000)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
 from torchvision import transforms
 
 from nngk.data import FlatPictures, fitted, fitted_pictures, load_image, square, squares
@@ -202,3 +203,33 @@ def test_a_fitted_picture_is_not_touched_again(squash):
         assert again.shape[0] == 3 and again.dtype == torch.uint8 and min(again.shape[1:]) == 16
     assert fitted(once, 8, squash=squash).shape[1] == 8
     assert fitted(torch.zeros(3, 16, 80, dtype=torch.uint8), 16).shape == (3, 16, 64)  # its ends are cut off
+
+
+def _smooth(width: int, height: int) -> Image.Image:
+    y, x = np.mgrid[:height, :width]
+    waves = [127 + 100 * np.sin(x / a + y / b) for a, b in ((37, 53), (29, -41), (61, 23))]
+    return Image.fromarray(np.stack(waves, 2).astype(np.uint8))
+
+
+@pytest.mark.parametrize("box", [None, (100, 50, 700, 550)])
+@pytest.mark.parametrize("squash", [False, True])
+def test_a_photo_is_decoded_no_larger_than_needed(tmp_path: Path, monkeypatch, box, squash) -> None:
+    """At twice the size that is wanted: what comes out is what the whole photo would give."""
+    picture = _smooth(1000, 800)
+    picture.save(tmp_path / "photo.jpg", quality=95)
+    drafts = []
+    monkeypatch.setattr(
+        "PIL.JpegImagePlugin.JpegImageFile.draft",
+        lambda self, mode, size, draft=JpegImageFile.draft: drafts.append(size) or draft(self, mode, size),
+    )
+    found = fitted(tmp_path / "photo.jpg", 100, box, squash=squash)
+    assert drafts == [(250, 200) if box is None else (500, 400)]
+    whole = fitted(picture, 100, box, squash=squash)
+    assert found.shape == whole.shape
+    assert (found.float() - whole.float()).abs().mean() < 1.5
+
+
+def test_a_photo_that_is_hardly_larger_is_decoded_whole(tmp_path: Path) -> None:
+    picture = _smooth(300, 300)
+    picture.save(tmp_path / "photo.jpg", quality=95)
+    assert torch.equal(fitted(tmp_path / "photo.jpg", 100), fitted(Image.open(tmp_path / "photo.jpg"), 100))

@@ -1,14 +1,11 @@
-"""Resampling of windows: the plain way and the kernel, against loops and Pillow.
-
-The kernel runs in Triton's interpreter, in a process of its own, which ``test_in_the_interpreter`` starts.
-"""
+"""Resampling of windows: the plain way and the kernel, against loops and Pillow."""
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from interpreter import interpreted, outside, run_in_the_interpreter
+from interpreter import interpreted
 from nngk.data.flat_pictures import FlatPictures
 from nngk.data.resample import resample, taps
 from resampling import noise, resampled
@@ -27,12 +24,6 @@ def batch():
 def by_loops(size):
     out = [resampled(p.numpy(), w, m, size) for p, w, m in zip(batch(), WINDOWS.tolist(), MIRRORED.tolist())]
     return (np.stack(out) / 255 - np.array(MEAN)[:, None, None]) / np.array(STD)[:, None, None]
-
-
-@pytest.mark.thorough
-@outside
-def test_in_the_interpreter():
-    run_in_the_interpreter(__file__)
 
 
 @pytest.mark.parametrize("size", [1, 7, 16])

@@ -204,13 +204,46 @@ def test_every_touch_of_the_disk_fails(folder, error):
             except OSError as raised:
                 assert raised.errno == error
                 assert state(gallery) == old
-                if gallery._log._broken:  # even taking the half-written record back failed
-                    with pytest.raises(OSError, match="opened again"):
-                        gallery.add(rows(20, 4))
-                    gallery._log.close()
-                    gallery._load()
+                if gallery._log.broken:  # even taking the half-written record back failed
+                    with pytest.raises(OSError, match="nothing is appended"):
+                        gallery._log.append(b"")
+                    gallery.flush()  # as the next change does first
                 assert state(gallery) == old and opened(folder) == old
         assert number > 2 and opened(folder) == state(gallery) == old | opened_rows(rows(20, 4))
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EMFILE])
+def test_a_change_after_a_failed_flush_is_not_lost(folder, tmp_path, error):
+    """A flush may fail when the new record is in place: what is changed after that must not go into the old log."""
+    number, failed = 0, True
+    while failed:
+        number, failed = number + 1, False
+        copy = tmp_path / str(number)
+        shutil.copytree(folder, copy)
+        gallery = Embedded(copy, KIND, write=True)
+        try:
+            with failing(copy, number, error):
+                gallery.flush()
+        except OSError:
+            failed = True
+        gallery.add(rows(20, 4))
+        expected = state(gallery)
+        assert expected == opened(folder) | opened_rows(rows(20, 4))
+        assert opened(copy) == expected  # as after a kill
+        gallery.close()
+        assert opened(copy) == expected
+        assert len(list(copy.glob("log-*.bin"))) == 1 and not list(copy.glob(".*.part"))
+    assert number > 10
+
+
+def test_a_log_that_cannot_be_opened_again_is_not_written_to(folder, monkeypatch):
+    with Embedded(folder, KIND, write=True) as gallery:
+        with monkeypatch.context() as patch:
+            patch.setattr(embedded, "AppendLog", lambda path, end: (_ for _ in ()).throw(OSError(errno.EMFILE, "many")))
+            with pytest.raises(OSError, match="many"):
+                gallery.flush()
+        gallery.add(rows(20, 4))
+        assert opened(folder) == state(gallery)
 
 
 def test_a_torn_end_is_cut_with_a_note(folder, capsys):
@@ -284,6 +317,15 @@ def test_wrong_references(wrong):
     }[wrong]
     with pytest.raises(InputError):
         References(**values)
+
+
+@pytest.mark.parametrize(
+    "texts", [b"[" * 100_000, b'["ab", ["1", "2"]]', b'[{"a": 1}, ["1"]]', b'[[1], ["1"]]', b"[null, null]", b"\xff"]
+)
+def test_crafted_texts(texts):
+    tensors = rows(0, 1).tensors() | {"texts": torch.tensor(list(texts), dtype=torch.uint8)}
+    with pytest.raises(InputError):
+        References.read(tensors)
 
 
 def test_a_log_with_damage_in_its_middle_is_refused(folder):

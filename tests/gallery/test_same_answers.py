@@ -187,6 +187,9 @@ def test_vectors_of_another_network_are_refused(model, place):
         "milvus://host/1name",
         "milvus:///name",
         "milvus://host/name?x=1",
+        "milvus://[::1/name",
+        "milvus://host:99999/name",
+        "milvus://host:port/name",
     ],
 )
 def test_addresses_that_mean_nothing(address):

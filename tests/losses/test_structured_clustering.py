@@ -23,10 +23,10 @@ def distances_of(x):
 def objective(d, y, medoids, gamma):
     """F + γΔ by definition, one point at a time; a medoid belongs to itself."""
     cost, clusters = 0.0, []
-    for i in range(len(d)):
-        nearest = i if i in medoids else min(medoids, key=lambda j: float(d[i, j]))
+    for i, row in enumerate(d.tolist()):
+        nearest = i if i in medoids else min(medoids, key=lambda j: row[j])
         clusters.append(nearest)
-        cost += float(d[i, nearest])
+        cost += row[nearest]
     return -cost + gamma * (1 - normalised_mutual_information(clusters, y))
 
 

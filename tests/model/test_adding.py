@@ -100,6 +100,20 @@ def test_kernels_of_a_class_that_was_added_are_drawn_together():
         replace(known, added=torch.zeros(len(known.centres)))
 
 
+def test_kernels_of_all_classes_are_drawn_to_their_means():
+    known, rows = neighbours()
+    drawn = replace(known, drawn=0.75)
+    for place, row, label in zip(drawn.positions, known.centres, known.labels):
+        mean = known.centres[known.labels == label].mean(0)
+        assert place.tolist() == pytest.approx((row + 0.75 * (mean - row)).tolist(), abs=1e-5)
+    added = with_images(drawn, "new", rows, [""] * len(rows))
+    expected = rows + 0.75 * (rows.mean(0) - rows)  # five would be drawn half of the way
+    torch.testing.assert_close(added.positions[len(known.centres) :], expected)
+    assert without_class(added, "new").drawn == 0.75
+    with pytest.raises(InputError, match="share from 0 to 1"):
+        replace(known, drawn=1.5)
+
+
 @pytest.mark.parametrize("far", [0.0, 1e4])
 def test_weights_are_finite_at_any_distance(far):
     known, rows = neighbours()

@@ -1,7 +1,10 @@
 """The card: written with the model, true after every change, and never in the place of a person's own."""
 
+import os
+
 import pytest
 
+from faults import survived
 from nngk import Model
 from nngk.model.card import CARD, MARK, interval
 from serving import coloured
@@ -41,6 +44,12 @@ def test_a_card_of_ones_own_stays(tmp_path):
 def test_a_card_that_cannot_be_written_does_not_undo_the_model(tmp_path):
     (tmp_path / CARD).mkdir()
     small_model().save(tmp_path)
+    assert len(Model.load(tmp_path, "cpu").class_names) == 3
+
+
+def test_a_pipe_in_place_of_the_card_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / CARD)
+    assert survived(lambda: small_model().save(tmp_path), within=20)
     assert len(Model.load(tmp_path, "cpu").class_names) == 3
 
 

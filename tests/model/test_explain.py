@@ -1,8 +1,6 @@
 """Explanations: the terms of the kernels, where the network looked, and a page that needs nothing else."""
 
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -16,6 +14,7 @@ from nngk.model.explain import explain, log_odds, network_input, where_it_looked
 from nngk.model.explain_page import explanation_page
 from nngk.networks.input_spec import InputSpec
 from serving import coloured, write_model
+from shapes import nngk
 from small_models import small_model
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (40, 60, 230)}
@@ -121,8 +120,7 @@ def test_the_page_needs_nothing_else_and_names_are_text(spots):
 def test_on_the_command_line(tmp_path):
     folder = write_model(tmp_path)
     coloured("red", 400).save(tmp_path / "new.png")
-    words = [sys.executable, "-m", "nngk", "explain", str(folder)]
-    done = subprocess.run([*words, "new.png"], cwd=tmp_path, capture_output=True, text=True)
+    done = nngk("explain", folder, "new.png", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "new.explained.html").read_text()
     assert "data:image/jpeg" in page and "Kernel" in page

@@ -1,7 +1,6 @@
 """Exports: the same embeddings in onnxruntime, the same neighbours in faiss, the same answers from an .npz."""
 
 import json
-import subprocess
 import sys
 
 import numpy as np
@@ -12,6 +11,7 @@ from nngk import InputError, Model
 from nngk.model import export
 from nngk.model.export import export_faiss, export_npz, export_onnx
 from serving import coloured, write_model
+from shapes import nngk
 from small_models import small_model
 
 
@@ -41,6 +41,12 @@ def test_faiss_finds_the_same_neighbours(tmp_path):
     assert np.array_equal(found, ours.neighbours.numpy()) and np.allclose(squared, ours.squared.numpy(), atol=1e-4)
     assert told["labels"] == model.labels.tolist() and told["class_names"] == model.class_names
     assert told["sources"] == model.sources and told["sigma"] == model.sigma
+
+
+def test_an_index_is_not_overwritten_by_what_is_said_of_it(tmp_path):
+    with pytest.raises(InputError, match="another ending"):
+        export_faiss(small_model(), tmp_path / "index.json")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_model_without_classes_has_no_centres_to_export(tmp_path):
@@ -77,9 +83,8 @@ def test_onnx_gives_the_same_embeddings_for_batches_of_any_size(tmp_path, monkey
 def test_on_the_command_line(tmp_path):
     folder = tmp_path / "small"
     small_model().save(folder)
-    words = [sys.executable, "-m", "nngk", "export", str(folder), "--format", "npz"]
     for code, said in ((0, "Wrote small.npz"), (1, "is there already")):
-        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+        done = nngk("export", folder, "--format", "npz", cwd=tmp_path)
         assert done.returncode == code and said in done.stdout + done.stderr and "Traceback" not in done.stderr
 
 

@@ -81,7 +81,7 @@ def test_equation_3_by_hand(model, fresh):
     x = model.embed(fresh).double()
     probabilities = model.probabilities(x.float())
     for i, row in enumerate(x):
-        d = (model.centres.double() - row).square().sum(1)
+        d = (model.classes.positions.double() - row).square().sum(1)
         nearest = d.argsort()[: model.n_neighbours]
         kernels = (model.theta.double()[nearest] - d[nearest] / (2 * model.sigma**2)).softmax(0)
         expected = torch.zeros(len(model.class_names)).double().index_add_(0, model.labels[nearest], kernels)

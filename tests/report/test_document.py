@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from faults import survived
 from nngk.model.model import Model
 from nngk.report.document import write_report
 from nngk.report.findings import Findings, Mistake, ask_about_itself
@@ -78,15 +79,31 @@ def test_each_image_is_asked_without_itself():
 
 def test_names_are_no_markup(tmp_path):
     model = small_model()
-    model.rename("class 0 äöü", "<script>alert(1)</script>")
+    model.rename("class 0 äöü", "<script>alert(1)</script>\x1b\u202e")
     model.info["data"] = "<b>&\u202e"
     mistake = Mistake(b"", "<i>", "<script>", "'\">", 0.9, [(b"", "<img src=x>", 0.5)])
     truth = np.array([0, 1])
     found = Findings("<u>", truth, truth[::-1], np.array([0.9, 0.8]), np.array([0.2, 0.7]), [mistake])
     write_report(model, found, tmp_path, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert not any(mark in page for mark in ("<script", "<img src=x", "<i>", "<u>", "<b>&", "\u202e"))
+    assert not any(mark in page for mark in ("<script", "<img src=x", "<i>", "<u>", "<b>&", "\u202e", "\x1b"))
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+
+
+@pytest.mark.parametrize(
+    "log",
+    [None, "[" * 100_000, '{"epoch": 1, "loss": 1e400}\n' * 3, '{"epoch": 1, "loss": NaN}\n' * 3, "\0\n[1]\n", "{}\n"],
+)
+def test_a_log_that_is_none_is_left_out(log, tmp_path):
+    """A pipe in its place would be waited for."""
+    model = small_model()
+    if log is None:
+        os.mkfifo(tmp_path / "log.jsonl")
+    else:
+        (tmp_path / "log.jsonl").write_text(log)
+    found = ask_about_itself(model)
+    assert survived(lambda: write_report(model, found, tmp_path, tmp_path / "page.html"), within=20)
+    assert "Training loss" not in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 def test_a_model_of_one_image(tmp_path, home):

@@ -1,8 +1,6 @@
 """Index files that somebody wrote by hand, with the right checksums: refused with a sentence, and never a crash."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import forked
 from faults import survived
 from index_files import NONE, SECTIONS, File
 from nngk.errors import InputError
@@ -139,9 +138,7 @@ def test_any_change_is_refused_or_harmless(good: bytes, tmp_path: Path) -> None:
         "    engine.update(torch.randn(len(engine), engine.dim)); engine.search(x, 5, recall=0.9)\n"
         "print(accepted)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=300, env=os.environ
-    )
+    done = forked.run(["-c", program, tmp_path])
     assert done.returncode == 0, done.stderr[-2000:]
     assert 0 < int(done.stdout) < 150
 

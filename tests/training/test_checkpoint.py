@@ -272,3 +272,15 @@ def test_a_training_that_was_killed_holds_nothing(tmp_path):
         (tmp_path / "run" / name).touch()
     with only_training(tmp_path / "run"):
         assert [path.name for path in (tmp_path / "run").iterdir()] == [".training"]
+
+
+def test_a_checkpoint_of_the_version_before_is_read_and_one_to_come_is_not(tmp_path):
+    save(tmp_path, 1)
+    record = json.loads((tmp_path / "checkpoint.json").read_text(encoding="utf-8"))
+    for later in ("checksum", "log"):
+        del record[later]
+    (tmp_path / "checkpoint.json").write_text(json.dumps({**record, "format": 1}), encoding="utf-8")
+    assert load(tmp_path) == 1
+    write_record(tmp_path / "checkpoint.json", {**record, "format": 3})
+    with pytest.raises(InputError, match=r"newer version of nngk \(format 3"):
+        load(tmp_path)

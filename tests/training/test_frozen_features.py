@@ -1,24 +1,23 @@
 """The features of a frozen network are kept as they come: what stops them loses little, nothing is computed twice."""
 
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 import torch
 
+import forked
 from nngk.training import feed, frozen_features
 from nngk.training.frozen_features import kept_features
 from nngk.training.loop import Interrupted, train
 from nngk.training.settings import Settings
-from shapes import TINY, environment, write_shapes
+from shapes import TINY, write_shapes
 
 ROWS = torch.arange(20.0).view(10, 2)
 
 
 def parts(asked, stop=99):
-    def parts_from(first):
+    def parts_from(first, last):
         asked.append(first)
         for row in range(first, len(ROWS)):
             if row == stop:
@@ -76,16 +75,14 @@ except Exception as error:
 @pytest.mark.thorough
 def test_a_process_that_is_stopped_while_it_computes_features(tmp_path, monkeypatch, how):
     data, out = write_shapes(tmp_path / "shapes"), tmp_path / "model"
-    words = [sys.executable, "-c", SLOW % (SETTINGS,), str(data), str(out)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(words, env=environment(), **pipes) as process:
-        assert [process.stdout.readline() for _ in range(3)] == ["part\n"] * 3
-        time.sleep(0.05)
-        process.send_signal(how)
-        _, said = process.communicate(timeout=60)
-    assert process.returncode != 0 and not (out / "model.json").exists()
+    process = forked.Started(["-c", SLOW % (SETTINGS,), data, out])
+    process.until("part\n" * 3)
+    time.sleep(0.05)
+    process.send_signal(how)
+    done = process.wait()
+    assert done.returncode != 0 and not (out / "model.json").exists()
     if how == signal.SIGINT:
-        assert "Interrupted: Stopped before the first step" in said and "same command" in said
+        assert "Interrupted: Stopped before the first step" in done.stderr and "same command" in done.stderr
     begun, whole = [], feed.embed_parts
 
     def watched(*given, **rest):

@@ -1,5 +1,6 @@
 """The settings that fit a run to its machine: what is compiled, and where the images are."""
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -7,8 +8,9 @@ import torch
 
 from nngk.errors import InputError
 from nngk.files import write_json
+from nngk.networks.recorded import always_recorded
 from nngk.training import feed, loop
-from nngk.training.graphs import Replayed, own_gradients
+from nngk.training.graphs import own_gradients
 from nngk.training.outset import same_settings
 from nngk.training.settings import Settings
 from runs import make_run
@@ -99,11 +101,11 @@ def test_a_replayed_step_is_the_step(data, tmp_path, dropout):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_replayed_network_follows_its_weights(data, tmp_path):
     run = make_run(data, tmp_path / "run", device="cuda", compile="graphs", amp=False)
-    assert run.refresher.prepare is Replayed
-    called = Replayed(run.network)
+    assert run.refresher.prepare is always_recorded
+    called = always_recorded(copy.deepcopy(run.network))
     run.embed(run.feed.train, called)
     with torch.no_grad():
-        for parameter in run.network.parameters():
+        for parameter in (*called.parameters(), *run.network.parameters()):
             parameter.mul_(1.1)
     torch.testing.assert_close(run.embed(run.feed.train, called), run.embed(run.feed.train), rtol=1e-4, atol=1e-5)
 
@@ -111,7 +113,8 @@ def test_a_replayed_network_follows_its_weights(data, tmp_path):
 def test_without_a_gpu_nothing_is_replayed(data, tmp_path):
     run = make_run(data, tmp_path / "run")
     assert run.refresher.prepare is None
-    torch.testing.assert_close(run.embed(run.feed.train, Replayed(run.network)), run.embed(run.feed.train))
+    called = always_recorded(copy.deepcopy(run.network))
+    torch.testing.assert_close(run.embed(run.feed.train, called), run.embed(run.feed.train))
 
 
 def test_gradients_that_are_one_tensor_become_two():

@@ -63,3 +63,15 @@ def test_the_cause_is_said_before_what_came_of_it(data, tmp_path, monkeypatch):
     monkeypatch.setattr(RecentLosses, "__len__", lambda self: 0)
     with pytest.raises(InputError, match="became nan at step 1, with the images"):
         loop.train_epoch(run, lambda: False, 0.0)
+
+
+@pytest.mark.parametrize(("sigma", "expected"), [(1e-9, 1), (None, 0)])
+def test_kernels_that_reach_nobody_are_said_once(sigma, expected, data, tmp_path, capsys):
+    more = {} if sigma is None else {"sigma": sigma}
+    run = make_run(data, tmp_path / "run", **more)
+    log = loop.RunLog(run.folder)
+    run.objective.before_step(0, run.trainee)
+    for epoch in range(2):
+        run.at.epoch, run.at.step = epoch + 1, epoch + 1
+        loop._record(run, log, 0.5, 1.0, {}, False)
+    assert capsys.readouterr().err.count("kernels reach nobody") == expected

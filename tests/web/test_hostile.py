@@ -23,6 +23,9 @@ from nngk import Model
 from nngk.files import write_json
 from nngk.gallery import open_gallery
 from nngk.gallery.filling import fill_with_centres
+from nngk.web.photos import small_photo
+from nngk.web.served import ServedModel
+from nngk.web.taught import encoded, keep
 from serving import FREE, TOKEN, classify, coloured, contents, encoded_png, png, serving, teach
 
 
@@ -406,6 +409,22 @@ def test_a_full_disk_changes_nothing(folder, tmp_path):
         allowed.unlink()
         assert teach(client, "violet", "violet", range(2)).status_code == 200
     assert Model.load(folder).class_names == ["blue", "green", "red", "yellow", "violet"]
+
+
+def test_pictures_outlive_what_can_be_undone(folder):
+    served = ServedModel(folder, "cpu", may_change=True)
+    path = keep(encoded(coloured("yellow", 0)), folder)
+    served.change(lambda model: model.add("yellow", [path]))
+    removed = served.change(lambda model: model.remove("yellow"))
+
+    def fail(model):
+        raise OSError(errno.EIO, "the disk fails")
+
+    with pytest.raises(OSError, match="the disk fails"):
+        served.change(fail)
+    assert path.exists()
+    served.undo(removed)
+    assert "yellow" in served.now.model.class_names and small_photo(str(path), folder)
 
 
 def test_formats_are_those_of_cameras():

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from nngk.bank.centres import CentreBank
-from nngk.kernel.formulas import squared_distances
+from nngk.bank.centres import CentreBank, neighbour_facts
 from nngk.kernel.sigma import best_sigma
 from nngk.search.exact import Exact
 
@@ -28,14 +27,10 @@ def leave_one_out_sigma(bank: CentreBank, limit: int = 20_000) -> float:
     if bank.n_neighbours is None:
         found = Exact(bank.centres).search(bank.centres[chosen], min(STAND_IN + 1, len(bank)))[1]
         neighbours = found.masked_fill(found == chosen[:, None], -1)
-    else:
-        neighbours = bank.neighbours_of(chosen)
-    return neighbour_sigma(bank, bank.centres[chosen], bank.labels[chosen], neighbours)
+        return neighbour_sigma(bank, bank.centres[chosen], bank.labels[chosen], neighbours)
+    return best_sigma(*bank.left_out(chosen))
 
 
 def neighbour_sigma(bank: CentreBank, x: Tensor, labels: Tensor, neighbours: Tensor) -> float:
     """Return the σ that minimises the loss of embeddings ``x`` with these neighbours in the bank."""
-    squared = squared_distances(x, bank.centres, neighbours)
-    index = neighbours.clamp(min=0)
-    same = (bank.labels[index] == labels[:, None]) & (neighbours >= 0)
-    return best_sigma(squared, same, bank.theta.detach()[index])
+    return best_sigma(*neighbour_facts(bank, x, labels, neighbours))

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from nngk.bank.centres import CentreBank
 from nngk.errors import InputError
+from nngk.ranks import ALONE, Ranks
 from nngk.search.engine import Engine
 from nngk.search.exact import Exact
 
@@ -64,6 +65,7 @@ class Refresher:
         engine: neighbour search; it is kept from refresh to refresh, so that a graph can be updated instead of rebuilt.
         background: compute in a thread, from a snapshot of the weights.
         prepare: what the snapshot is called through, where there is a faster way than the network itself.
+        ranks: the processes that renew the same bank together; ``embed`` gives the centres of all.
     """
 
     def __init__(
@@ -74,9 +76,12 @@ class Refresher:
         engine: Engine | None = None,
         background: bool = False,
         prepare: Callable[[nn.Module], nn.Module] | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.bank, self.embed, self.every, self.engine, self.background = bank, embed, every, engine, background
-        self.prepare = prepare
+        self.prepare, self.ranks = prepare, ranks
+        # A refresh in the background talks beside the steps.
+        self.beside = ranks.apart() if background else ranks
         self.history: list[Refreshed] = []
         self._list_recall = 1.0
         self.overrun = 0  # refreshes that fell due while one was still under way; reported, never piled up
@@ -92,7 +97,7 @@ class Refresher:
 
     def before_step(self, step: int, network: nn.Module) -> None:
         """Swap in a bank that is ready, and start a refresh if one is due."""
-        if self._pending is not None and self._pending.done():
+        if self._pending is not None and self.ranks.all(self._pending.done()):
             self._swap(step)
         due = step % self.every == 0 and step not in (self.bank.refreshed_at, self._answered)
         if not due:
@@ -118,9 +123,9 @@ class Refresher:
 
     def _compute(self, network: nn.Module) -> tuple[Tensor, Tensor, int]:
         centres = self.embed(network)
-        neighbours, n_lonely = self.bank.lists(centres, self.engine)
+        neighbours, n_lonely = self.bank.lists(centres, self.engine, self.beside)
         if self.approximate:
-            self._list_recall = list_recall(centres, neighbours, self.bank.considered)
+            self._list_recall = self.bank.list_recall(centres, neighbours)
         return centres, neighbours, n_lonely
 
     def _snapshot(self, network: nn.Module) -> nn.Module:
@@ -147,21 +152,6 @@ class Refresher:
         centres, neighbours, n_lonely = result
         self.bank.replace(centres, neighbours, n_lonely, step=snapshot)
         self.history.append(Refreshed(snapshot, step, time.perf_counter() - started, n_lonely, self._list_recall))
-
-
-def list_recall(centres: Tensor, neighbours: Tensor, k: int, sample: int = 200) -> float:
-    """Return the share of each point's true ``k`` nearest others that its list holds, over a sample of the points.
-
-    >>> list_recall(torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([[1], [0], [0]]), k=1)
-    0.6666666666666666
-    """
-    rows = torch.linspace(0, len(centres) - 1, min(sample, len(centres))).long().to(centres.device)
-    found = Exact(centres).search(centres[rows], min(k + 1, len(centres)))[1].tolist()
-    shares = []
-    for own, nearest, listed in zip(rows.tolist(), found, neighbours[rows].tolist()):
-        true = [i for i in nearest if i != own][:k]
-        shares.append(len(set(true) & set(listed)) / max(1, len(true)))
-    return sum(shares) / len(shares)
 
 
 class _Pending:

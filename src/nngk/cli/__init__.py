@@ -1,7 +1,6 @@
 """The command line: thin skins over the library, each loaded when it is called, so that help is instant."""
 
 import difflib
-import io
 import logging
 import signal
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 import click
 
 from nngk import __version__
+from nngk.cli.streams import prepare_streams
 from nngk.errors import InputError, printable
 
 # Name, module and purpose of each command. The purpose is here so that the list of commands imports nothing.
@@ -81,8 +81,7 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line: a user's mistake ends in a sentence, never in a traceback."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a file name that is not text is printed as the bytes that it is
-        sys.stdout.reconfigure(errors="surrogateescape")
+    prepare_streams()
     _silence_pillow()
     with suppress(ValueError):  # outside the main thread nothing hears signals
         signal.signal(signal.SIGTERM, _stop)

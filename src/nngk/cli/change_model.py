@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from nngk.cli.given_images import broken_options, readable_images, tolerance_of
-from nngk.cli.options import device_option, folder_or_file, json_option
+from nngk.cli.options import FiniteRange, device_option, folder_or_file, json_option
 from nngk.cli.use_model import images_argument, model_argument
 from nngk.defaults import FALSE_ALARMS
 from nngk.errors import printable
@@ -109,7 +109,7 @@ def remove_command(model: Path, name: str, as_json: bool) -> None:
 @click.option(
     "--false-alarms",
     metavar="SHARE",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    type=FiniteRange(0, 1, min_open=True, max_open=True),
     default=FALSE_ALARMS,
     show_default=True,
     help="Call this share of the photos of known classes unknown.",

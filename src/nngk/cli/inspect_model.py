@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nngk.cli.given_images import given_images
-from nngk.cli.options import device_option, folder_or_file, json_option
+from nngk.cli.options import Finite, device_option, folder_or_file, json_option, page_option
+from nngk.cli.printed import cell
 from nngk.cli.use_model import model_argument
 from nngk.errors import InputError, printable
 from nngk.progress import say
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 @click.option(
     "--prune",
     metavar="N",
-    type=float,
+    type=Finite(),
     help="Find N centres (or this share of them, below 1) that answer as well as all, and show the curve.",
 )
 @click.option("--out", metavar="FOLDER", type=folder_or_file, help="Write the pruned model into this new folder.")
@@ -141,18 +142,13 @@ def _tell_curve(curve: "list[Kept]", out: Path | None) -> None:
 def _write_csv(columns: tuple[str, ...], rows: Iterator[tuple[Any, ...]]) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows(rows)
+    writer.writerows([cell(value) for value in row] for row in rows)
 
 
 @click.command("explain")
 @model_argument
 @click.argument("image", type=folder_or_file)
-@click.option(
-    "--out",
-    metavar="FILE",
-    type=folder_or_file,
-    help="Write the page here.  [default: the name of the image with .explained.html, in this folder]",
-)
+@page_option("Write the page here.  [default: the name of the image with .explained.html, in this folder]")
 @click.option("--class", "label", metavar="NAME", help="Explain this class.  [default: the likeliest]")
 @click.option(
     "--evidence",

@@ -1,5 +1,6 @@
 """Options that several commands share."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,24 @@ import click
 from nngk import progress
 from nngk.cli.grouped_help import GroupedOption
 from nngk.defaults import DEVICE
+from nngk.errors import InputError
 
 folder_or_file = click.Path(path_type=Path)
+
+
+class Finite(click.types.FloatParamType):
+    """A number, which NaN and infinity are not: they are on both sides of every limit."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number of a text; complain if it is none."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{number} is no finite number.", param, ctx)
+        return number
+
+
+class FiniteRange(Finite, click.FloatRange):
+    """A finite number in a range."""
 
 
 def _set_quiet(ctx: click.Context, option: click.Parameter, quiet: bool) -> None:
@@ -52,6 +69,17 @@ def gallery_option(**rest: Any) -> Any:
     """Return the option that names a gallery."""
     text = "Use the references of this gallery, a folder or milvus://host:port/name, in place of the model's own."
     return click.option("--gallery", metavar="PLACE", help=rest.pop("help", text), **rest)
+
+
+def page_option(text: str) -> Any:
+    """Return the option for where a page is written; another kind of file is never replaced by one."""
+    return click.option("--out", metavar="FILE", type=folder_or_file, callback=_require_page, help=text)
+
+
+def _require_page(ctx: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
+    if path is not None and path.exists() and path.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"{path} is there already and is no page: name a file that ends in .html.")
+    return path
 
 
 ALLOW_MISSING = "Go on with a dataset of which some images are missing."

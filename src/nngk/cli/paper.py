@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from nngk.cli.options import device_option, folder_or_file, json_option, quiet_option
+from nngk.cli.options import ALLOW_MISSING, device_option, folder_or_file, json_option, quiet_option
 from nngk.errors import InputError, printable
 from nngk.training.presets import MEASURED
 
@@ -54,8 +54,9 @@ def list_command(results: Path, as_json: bool) -> None:
     "--data",
     metavar="FOLDER",
     type=folder_or_file,
-    help="Find the datasets or packs in this folder.  [default: the environment's NNGK_DATA]",
+    help="Find the datasets, packs or lists in this folder.  [default: the environment's NNGK_DATA]",
 )
+@click.option("--allow-missing", is_flag=True, help=ALLOW_MISSING)
 @click.option(
     "--weights",
     metavar="FOLDER|imagenet",
@@ -103,6 +104,7 @@ def run_command(
     work: Path | None,
     device: str,
     commit: str | None,
+    allow_missing: bool,
     as_json: bool,
 ) -> None:
     """Run the experiments NAMES ('all' for all) and write one row per run to results/NAME.csv.
@@ -127,6 +129,7 @@ def run_command(
         work=work,
         device=device,
         commit=commit,
+        allow_missing=allow_missing,
     )
     failed = [row for row in rows if row.get("error")]
     if as_json:

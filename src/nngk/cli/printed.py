@@ -34,7 +34,7 @@ class Printed:
             if not self.rows:
                 out.writeheader()
             for row in rows:
-                out.writerow({key: _cell(cell) for key, cell in row.items()})
+                out.writerow({key: cell(value) for key, value in row.items()})
         else:
             for line in lines:
                 click.echo(printable(line))
@@ -54,10 +54,10 @@ class Printed:
             click.echo("\n]" if self.rows else "[]")
 
 
-def _cell(value: Any) -> Any:
+def cell(value: Any) -> Any:
     """Return a value for a cell: a text is one line, and nothing that a spreadsheet would run.
 
-    >>> _cell("=1+1"), _cell(-0.5)
+    >>> cell("=1+1"), cell(-0.5)
     ("'=1+1", -0.5)
     """
     if not isinstance(value, str):

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from nngk.cli.given_images import broken_options, tolerance_of
-from nngk.cli.options import data_dir_option, device_option, folder_or_file, json_option
+from nngk.cli.options import data_dir_option, device_option, json_option, page_option
 from nngk.cli.use_model import model_argument
 from nngk.errors import printable
 
@@ -14,12 +14,7 @@ from nngk.errors import printable
 @click.command("report")
 @model_argument
 @click.argument("photos", required=False)
-@click.option(
-    "--out",
-    metavar="FILE",
-    type=folder_or_file,
-    help="Write the page to this file.  [default: report.html in the model's folder]",
-)
+@page_option("Write the page to this file.  [default: report.html in the model's folder]")
 @data_dir_option
 @broken_options
 @device_option

@@ -7,9 +7,9 @@ from urllib.parse import quote
 
 import click
 
-from nngk.cli.options import device_option, folder_or_file, gallery_option
+from nngk.cli.options import FiniteRange, device_option, folder_or_file, gallery_option
 from nngk.cli.use_model import model_argument
-from nngk.errors import InputError, MissingExtra
+from nngk.errors import InputError, MissingExtra, printable
 
 SHORTEST_TOKEN = 16
 
@@ -54,7 +54,7 @@ SHORTEST_TOKEN = 16
 @click.option(
     "--rate",
     metavar="N",
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     default=200.0,
     show_default=True,
     help="Take N uploads per second from one client; 0 sets no limit.",
@@ -62,7 +62,7 @@ SHORTEST_TOKEN = 16
 @click.option(
     "--timeout",
     metavar="SECONDS",
-    type=click.FloatRange(0.1),
+    type=FiniteRange(0.1),
     default=30.0,
     show_default=True,
     help="Give up on a request after this time.",
@@ -107,7 +107,7 @@ def serve_command(
 
     def started(address: str) -> None:
         # Behind the '#' the token stays in the browser: it is in no request's address and in no log.
-        click.echo(f"Serving {model} at {address}{f'#token={quote(token)}' if teach and token else ''}")
+        click.echo(printable(f"Serving {model} at {address}{f'#token={quote(token)}' if teach and token else ''}"))
 
     limits = Limits(max_body * 2**20, max_pixels, queue, rate, timeout, batch)
     serve(

@@ -1,6 +1,8 @@
 """``nngk train``."""
 
 import json
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ import click
 
 from nngk.cli.given_images import SKIP_BROKEN, STRICT, sure, tolerance_of
 from nngk.cli.grouped_help import GroupedCommand, GroupedOption
+from nngk.cli.launch import run_in_ranks, without_option
 from nngk.cli.options import (
     ALLOW_MISSING,
     boxes_option,
@@ -42,6 +45,13 @@ from nngk.progress import say
 )
 @click.option("--resume", is_flag=True, help="Go on with the run that was stopped in --out.")
 @click.option("--force", is_flag=True, help="Replace the model that is in --out.")
+@seldom(
+    "--devices",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Train in N processes of this machine, one for each GPU, or sharing its CPUs. "
+    "For several machines, start the same command with torchrun.",
+)
 @data_dir_option
 @boxes_option()
 @seldom("--yes", is_flag=True, help="Take a folder as it is, even where its classes seem to lie deeper.")
@@ -60,6 +70,7 @@ def train_command(
     start: Path | None,
     resume: bool,
     force: bool,
+    devices: int | None,
     data_dir: Path | None,
     boxes: bool | None,
     yes: bool,
@@ -83,10 +94,16 @@ def train_command(
     """
     chosen = Chosen(preset, config, options)
     settings = chosen.settings()
+    if devices is not None and devices > 1 and "WORLD_SIZE" not in os.environ:
+        code = run_in_ranks(devices, without_option(sys.argv[1:], "--devices"))
+        if code:
+            raise SystemExit(code)
+        return
 
     from nngk.data import read_images
     from nngk.data.table import require_classes
     from nngk.device import pick_device
+    from nngk.ranks import speaks
     from nngk.training.loop import train
 
     tolerance = tolerance_of(strict, skip_broken)
@@ -111,6 +128,8 @@ def train_command(
         allow_missing=allow_missing,
         tolerance=tolerance,
     )
+    if not speaks():
+        return
     if as_json:
         click.echo(json.dumps({"model": str(out), **model.info}))
         return

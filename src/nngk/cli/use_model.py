@@ -13,6 +13,7 @@ import click
 from nngk.cli.given_images import broken_options, given_images, readable_images, tolerance_of
 from nngk.cli.options import (
     ALLOW_MISSING,
+    Finite,
     boxes_option,
     data_dir_option,
     device_option,
@@ -49,7 +50,7 @@ images_argument = click.argument("images", nargs=-1, required=True)
 @click.option(
     "--reject",
     metavar="SCORE",
-    type=float,
+    type=Finite(),
     help="Answer 'unknown' above this unknown score, from 0 to 1.  [default: 0.5, the model's own threshold]",
 )
 @broken_options

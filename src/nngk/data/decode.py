@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from PIL import Image, ImageFile
 
+from nngk.data.arrays import picture_of, tensor_values
 from nngk.data.flat_pictures import FlatPictures
-from nngk.data.opening import MOST_PIXELS, opened_bytes, opened_picture, require_bounded
+from nngk.data.opening import MOST_PIXELS, Smaller, opened_bytes, opened_picture, require_bounded, silence_pillow
 from nngk.data.packs.layout import packed_picture
 from nngk.errors import InputError, whole_number
 from nngk.files import forbidden
@@ -37,6 +38,7 @@ _UPRIGHT = {
 _STRIP = 1 << 20  # pixels that are converted at a time, where that takes several copies
 
 _LARGEST = 1 << 13  # pixels of a shorter side
+_FINER = 2  # times the pixels that are wanted are decoded at least, along each side: resizing makes an average of them
 LONGEST = 4  # times the shorter side: what a picture has beyond, at both ends of its longer side, is cut off
 
 
@@ -54,18 +56,18 @@ def load_image(source: Any) -> Image.Image:
     return _loaded(source)[0]
 
 
-def _loaded(source: Any) -> tuple[Image.Image, float]:
-    """Return a picture, and how much smaller it is than its file says."""
+def _loaded(source: Any, smaller: Smaller | None = None) -> tuple[Image.Image, float]:
+    """Return a picture, and how much smaller it is than its file says, which ``smaller`` may allow."""
     if isinstance(source, (str, Path)):
-        return _from_file(Path(source))
+        return _from_file(Path(source), smaller)
     if isinstance(source, bytes):
-        return _from_bytes(source)
+        return _from_bytes(source, smaller)
     if isinstance(source, Image.Image):
         return _from_image(source), 1.0
     if isinstance(source, torch.Tensor):
-        return _from_array(_numpy(source), channels_first=True), 1.0
+        return _rgb(picture_of(tensor_values(source), channels_first=True), "The image"), 1.0
     if isinstance(source, np.ndarray):
-        return _from_array(source), 1.0
+        return _rgb(picture_of(source), "The image"), 1.0
     raise InputError(
         f"Cannot read an image from {type(source).__name__}: give a path, the bytes of a file, a PIL image, an "
         "array or a tensor."
@@ -86,7 +88,12 @@ def fitted(
     corners = _corners(box)
     if corners is None and _is_fitted(source, size, squash):
         return source.cpu().contiguous()
-    image, scale = _loaded(source)
+
+    def smaller(width: int, height: int) -> float:
+        sides = (width, height) if corners is None else (corners[2] - corners[0], corners[3] - corners[1])
+        return float(min(sides)) / (_FINER * size)
+
+    image, scale = _loaded(source, smaller)
     if corners is not None:
         image = image.crop(_clip(corners * scale, image, source))
     if not squash:
@@ -194,12 +201,12 @@ def _clip(box: np.ndarray, image: Image.Image, source: Any) -> tuple[int, int, i
     return clipped
 
 
-def _from_file(path: Path) -> tuple[Image.Image, float]:
+def _from_file(path: Path, smaller: Smaller | None) -> tuple[Image.Image, float]:
     try:
         packed = packed_picture(path)
         if packed is not None:
             return Image.fromarray(np.ascontiguousarray(packed.transpose(1, 2, 0))), 1.0
-        with opened_picture(path) as (image, size):
+        with opened_picture(path, smaller) as (image, size):
             picture = _rgb(image, f"The image {path}")
             return picture, max(picture.size) / max(size)
     except FileNotFoundError:
@@ -215,9 +222,9 @@ def _from_file(path: Path) -> tuple[Image.Image, float]:
         ) from error
 
 
-def _from_bytes(data: bytes) -> tuple[Image.Image, float]:
+def _from_bytes(data: bytes, smaller: Smaller | None) -> tuple[Image.Image, float]:
     try:
-        with opened_bytes(data) as (image, size):
+        with opened_bytes(data, smaller) as (image, size):
             picture = _rgb(image, "The image")
             return picture, max(picture.size) / max(size)
     except InputError:
@@ -255,6 +262,7 @@ def _rgb(image: Image.Image, name: str) -> Image.Image:
 
 def _orientation(image: Image.Image) -> int:
     """Return how a camera says it was held; a picture whose notes are damaged is taken as it is."""
+    silence_pillow()
     try:
         return int(image.getexif().get(_ORIENTATION, 1))
     except _DAMAGE:
@@ -292,52 +300,3 @@ def _deep_grey(image: Image.Image, name: str) -> Image.Image:
         values = np.rint(np.asarray(piece).astype(np.float64) * scale)
         grey.paste(Image.fromarray(np.clip(values, 0, 255).astype(np.uint8)), (0, start))
     return grey.convert("RGB")
-
-
-def _numpy(tensor: torch.Tensor) -> np.ndarray:
-    try:
-        dense = tensor.detach().cpu()
-        return (dense.float() if dense.dtype == torch.bfloat16 else dense).numpy()
-    except (RuntimeError, TypeError, NotImplementedError) as error:
-        raise InputError(f"An image tensor is a dense one of numbers ({error}).") from None
-
-
-def _from_array(array: np.ndarray, channels_first: bool = False) -> Image.Image:
-    shape = array.shape
-    if array.ndim == 2:
-        array = array[:, :, None]
-    elif array.ndim == 3:
-        first, last = shape[0] in (1, 3, 4), shape[2] in (1, 3, 4)
-        if first and (channels_first or not last):  # tensors are (C, H, W) by custom, arrays (H, W, C)
-            array = array.transpose(1, 2, 0)
-    if array.ndim != 3 or array.shape[2] not in (1, 3, 4) or 0 in array.shape:
-        raise InputError(
-            f"An image array has the shape (H, W), (H, W, C) or (C, H, W) with 1, 3 or 4 channels, not {shape}."
-        )
-    values = _eight_bits(array)
-    if values.shape[2] == 1:
-        return Image.fromarray(values[:, :, 0]).convert("RGB")
-    return _rgb(Image.fromarray(np.ascontiguousarray(values)), "The image")
-
-
-def _eight_bits(array: np.ndarray) -> np.ndarray:
-    if array.dtype == np.uint8:
-        return array
-    if array.dtype == bool:
-        return array.astype(np.uint8) * 255
-    if array.dtype == np.uint16:
-        return np.rint(array / 257.0).astype(np.uint8)
-    if np.issubdtype(array.dtype, np.integer):
-        if array.min() < 0 or array.max() > 255:
-            raise InputError(
-                f"An image of type {array.dtype} has values from {array.min()} to {array.max()}: expected 0 to 255."
-            )
-        return array.astype(np.uint8)
-    if np.issubdtype(array.dtype, np.floating):
-        low, high = float(array.min()), float(array.max())
-        if not (low >= -1e-4 and high <= 1 + 1e-4):  # also catches NaN
-            raise InputError(
-                f"An image of floats has values from {low:g} to {high:g}: expected 0 to 1, before any normalisation."
-            )
-        return np.clip(np.rint(array.astype(np.float64) * 255), 0, 255).astype(np.uint8)
-    raise InputError(f"An image array holds numbers, not {array.dtype}.")

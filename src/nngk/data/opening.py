@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import struct
 import threading
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -29,20 +31,24 @@ _BY_NAME = {".tga": "TGA"}  # a format without a mark of its own, which anything
 MOST_PIXELS = 25_000_000  # that are decoded: about ten bytes each with all copies, and a second of work
 _JPEG = ("JPEG", "MPO")
 _MOST = {"JPEG": 256_000_000, "MPO": 256_000_000, "WEBP": 12_500_000, "JPEG2000": 16_000_000}
-_MOST[_HEIF] = 50_000_000  # what a phone takes at most
 _MOST_JPEG2000 = 4_000_000  # that are decoded
 _MOST_SLOW = 200_000  # of what Pillow decodes in Python, pixel by pixel
 _SLOW = ("ppm", "ppm_plain", "bmp_rle")
 _MOST_SCANS = 500_000_000  # pixels × scans of a progressive JPEG: each scan is a walk over all pixels
 _MOST_BYTES = 1 << 29  # of a file: some decoders read it whole
 _AT_ONCE = 4 * MOST_PIXELS  # in all threads together
+_PILLOW = r"PIL\."
+_SILENT = ("ignore", None, UserWarning, re.compile(_PILLOW), 0)  # as `warnings.filters` holds it
+
+Smaller = Callable[[int, int], float]  # of a width and a height: by how much they may be divided
 
 
 @contextmanager
-def opened_picture(path: Path) -> Iterator[tuple[Image.Image, tuple[int, int]]]:
+def opened_picture(path: Path, smaller: Smaller | None = None) -> Iterator[tuple[Image.Image, tuple[int, int]]]:
     """Yield a picture whose pixels are not decoded yet, and the size that its file says.
 
-    A very large JPEG or JPEG 2000 picture is set to be decoded at a half, a quarter or an eighth of its size. Raise
+    A JPEG picture is set to be decoded at a half, a quarter or an eighth of its size where ``smaller`` allows it, and
+    like a JPEG 2000 picture where it is very large. Raise
     InputError if the file is not a regular one, or its picture is too large; OSError and others if it is no picture.
     """
     status = require_regular(path, "an image")
@@ -54,26 +60,28 @@ def opened_picture(path: Path) -> Iterator[tuple[Image.Image, tuple[int, int]]]:
     # Without waiting: what is a file now may have been exchanged for a pipe.
     with (
         open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as stream,
-        _opened(stream, path, f"The image {path}") as found,
+        _opened(stream, path, f"The image {path}", smaller) as found,
     ):
         yield found
 
 
 @contextmanager
-def opened_bytes(data: bytes) -> Iterator[tuple[Image.Image, tuple[int, int]]]:
+def opened_bytes(data: bytes, smaller: Smaller | None = None) -> Iterator[tuple[Image.Image, tuple[int, int]]]:
     """Yield the picture in the bytes of a file as :func:`opened_picture` does."""
     if len(data) > _MOST_BYTES:
         raise InputError(f"The image has {len(data):,} bytes; at most {_MOST_BYTES:,} are read: make it smaller.")
-    with _opened(io.BytesIO(data), Path("bytes"), "The image") as found:
+    with _opened(io.BytesIO(data), Path("bytes"), "The image", smaller) as found:
         yield found
 
 
 @contextmanager
-def _opened(stream: IO[bytes], path: Path, name: str) -> Iterator[tuple[Image.Image, tuple[int, int]]]:
+def _opened(
+    stream: IO[bytes], path: Path, name: str, smaller: Smaller | None
+) -> Iterator[tuple[Image.Image, tuple[int, int]]]:
     image = _recognised(stream, path)
     size = image.size
     require_bounded(image, name)
-    _set_smaller(image)
+    _set_smaller(image, 1 if smaller is None else smaller(*size))
     with _room.taken(image.width * image.height):
         yield image, size
 
@@ -87,9 +95,19 @@ def _register_heif() -> None:
     register_heif_opener(thumbnails=False)
 
 
+def silence_pillow() -> None:
+    """Let no raw warning of Pillow about a damaged picture through: whether it can be read is said in our own words.
+
+    Pictures are opened in many threads, in which `warnings.catch_warnings` would undo each other's filters.
+    """
+    if _SILENT not in warnings.filters:
+        warnings.filterwarnings("ignore", category=UserWarning, module=_PILLOW)
+
+
 def _recognised(stream: IO[bytes], path: Path) -> ImageFile.ImageFile:
     """Return the picture in a stream, in whichever format it is."""
     Image.init()
+    silence_pillow()
     start = stream.read(16)
     if start[4:8] == b"ftyp" and start[8:12] in _HEIF_BRANDS and _HEIF not in Image.OPEN:
         _register_heif()
@@ -122,12 +140,14 @@ def require_bounded(image: ImageFile.ImageFile, name: str, most: int | None = No
         )
 
 
-def _set_smaller(image: Image.Image) -> None:
-    """Set a very large picture to be decoded at a part of its size, where its format can."""
+def _set_smaller(image: Image.Image, allowed: float) -> None:
+    """Set a picture to be decoded at a part of its size, where its format can: if it is very large, or as allowed."""
     pixels = image.width * image.height
-    if image.format in _JPEG and pixels > MOST_PIXELS:
-        scale = next(scale for scale in (2, 4, 8) if pixels <= scale * scale * MOST_PIXELS)
-        image.draft(None, (image.width // scale, image.height // scale))
+    if image.format in _JPEG:
+        needed = next(scale for scale in (1, 2, 4, 8) if pixels <= scale * scale * MOST_PIXELS)
+        scale = max(needed, *(scale for scale in (1, 2, 4, 8) if scale <= max(allowed, 1)))
+        if scale > 1:
+            image.draft(None, (image.width // scale, image.height // scale))
     elif isinstance(image, Jpeg2KImageFile) and pixels > _MOST_JPEG2000:
         image.reduce = next(power for power in range(1, 5) if pixels <= 4**power * _MOST_JPEG2000)
 

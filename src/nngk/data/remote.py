@@ -1,9 +1,11 @@
 """A picture from the web, bounded in size and in time."""
 
 import http.client
+import threading
 import time
 import urllib.error
 import urllib.request
+from queue import Empty, Queue
 
 from nngk.errors import InputError
 
@@ -32,6 +34,26 @@ class _WebOnly(urllib.request.HTTPRedirectHandler):
 
 def fetch_picture(address: str, seconds: float = _SECONDS, most: int = _MOST_BYTES) -> bytes:
     """Return the bytes at a web address. Raise InputError if it does not answer, or sends too much or too slowly."""
+    come: Queue[bytes | BaseException] = Queue()
+
+    def fetch() -> None:
+        try:
+            come.put(_fetched(address, seconds, most))
+        except BaseException as error:
+            come.put(error)
+
+    # In a thread: a timeout of the library begins anew with every byte, of which one now and then is enough for it.
+    threading.Thread(target=fetch, daemon=True).start()
+    try:
+        found = come.get(timeout=seconds + 1)
+    except Empty:
+        found = InputError(f"{address} has not answered after {seconds:g} seconds: give a file, or try again.")
+    if isinstance(found, BaseException):
+        raise found
+    return found
+
+
+def _fetched(address: str, seconds: float, most: int) -> bytes:
     end = time.monotonic() + seconds
     try:
         request = urllib.request.Request(address, headers={"User-Agent": "nngk"})

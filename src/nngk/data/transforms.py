@@ -48,12 +48,17 @@ class Augmentation:
         if not 0 < self.ratio[0] <= self.ratio[1]:
             raise InputError(f"ratio is a range of width / height, 0 < low <= high, not {self.ratio}.")
 
-    def __call__(self, batch: Tensor | FlatPictures, generator: torch.Generator | None = None) -> Tensor:
+    def __call__(
+        self,
+        batch: Tensor | FlatPictures,
+        generator: torch.Generator | None = None,
+        part: tuple[int, int] | None = None,
+    ) -> Tensor:
         if isinstance(batch, Tensor) and batch.ndim == 3:
             return self(batch[None], generator)[0]
         pictures = batch if isinstance(batch, FlatPictures) else _stacked(batch)
         # A GPU is not waited for: what is drawn, and the sizes it depends on, are on the CPU.
-        drawn = self.draw(len(pictures), pictures.heights, pictures.widths, generator)
+        drawn = self.draw(len(pictures), pictures.heights, pictures.widths, generator, part)
         windows, mirrored = (each.cpu() for each in drawn)
         if self.crop == "centre" and not self.flip and not pictures.is_cuda:
             return self._cut(pictures, windows)
@@ -67,30 +72,38 @@ class Augmentation:
         return normalise(pixels, self.mean, self.std)
 
     def draw(
-        self, count: int, height: int | Tensor, width: int | Tensor, generator: torch.Generator | None = None
+        self,
+        count: int,
+        height: int | Tensor,
+        width: int | Tensor,
+        generator: torch.Generator | None = None,
+        part: tuple[int, int] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return windows (count, 4) as left, top, width, height in whole pixels, and which are mirrored (count,).
 
-        The sizes are the same for all images, or tensors (count,).
+        The sizes are the same for all images, or tensors (count,). ``part`` (first, total) says that the images are
+        those from the first on of a batch of ``total``: each has the luck that it would have in the whole batch.
         """
         device = generator.device if generator is not None else torch.device("cpu")
         sides = (torch.as_tensor(side, device=device).double().expand(count) for side in (width, height))
         whole = torch.stack(list(sides), dim=1)  # (count, 2): width, height
 
-        def uniform(*shape: int) -> Tensor:
+        def uniform(*shape: int) -> Tensor:  # for each image
             # In float64 so that rounding cannot push a window out of its image.
-            return torch.rand(shape, generator=generator, device=device, dtype=torch.float64)
+            first, total = part or (0, count)
+            luck = torch.rand((total, *shape), generator=generator, device=device, dtype=torch.float64)
+            return luck[first : first + count]
 
         if self.crop == "resized":
-            extent, fits = self._shapes(uniform(count, _TRIES, 2), whole)
+            extent, fits = self._shapes(uniform(_TRIES, 2), whole)
         else:
             self._require_room(whole)
             extent, fits = torch.full_like(whole, self.size), torch.full_like(whole[:, :1], self.crop == "random")
         room = whole - extent
         corner = (room / 2).floor()
         if self.crop != "centre":
-            corner = torch.where(fits.bool(), (uniform(count, 2) * (room + 1)).floor().minimum(room), corner)
-        mirrored = uniform(count) < 0.5 if self.flip else torch.zeros(count, dtype=torch.bool, device=device)
+            corner = torch.where(fits.bool(), (uniform(2) * (room + 1)).floor().minimum(room), corner)
+        mirrored = uniform() < 0.5 if self.flip else torch.zeros(count, dtype=torch.bool, device=device)
         return torch.cat([corner, extent], dim=1).long(), mirrored
 
     def _shapes(self, luck: Tensor, whole: Tensor) -> tuple[Tensor, Tensor]:

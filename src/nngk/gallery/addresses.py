@@ -38,11 +38,15 @@ def parsed(address: str) -> tuple[str, str]:
     >>> parsed("milvus://localhost:19530/birds"), parsed("milvus:///data/lite.db/birds")
     (('http://localhost:19530', 'birds'), ('/data/lite.db', 'birds'))
     """
-    parts = urlsplit(address)
+    try:
+        parts = urlsplit(address)
+        possible = parts.port != 0  # a number that is no port raises, as does a bracket without its other half
+    except ValueError:
+        parts, possible = urlsplit(""), False
     place, _, name = parts.path.rpartition("/")
     secure = parts.scheme == "milvuss"
     fits = parts.scheme in ("milvus", "milvuss") and _NAME.fullmatch(name) and bool(parts.netloc) != bool(place)
-    if not fits or parts.query or parts.fragment or "@" in parts.netloc:
+    if not (fits and possible) or parts.query or parts.fragment or "@" in parts.netloc:
         raise InputError(
             f"A gallery is a folder, or milvus://host:port/name with a name of letters, digits and _ (milvuss:// for "
             f"TLS); got {address!r}."

@@ -237,4 +237,4 @@ def references_of(model: Model) -> References:
     """Return a model's own centres as references."""
     labels = [model.class_names[label] for label in model.labels.tolist()]
     ids = reference_ids(labels, model.sources)
-    return References.of(ids, model.centres, labels, model.sources, model.theta, model.classes.coordinates)
+    return References.of(ids, model.classes.positions, labels, model.sources, model.theta, model.classes.coordinates)

@@ -23,12 +23,12 @@ class AppendLog:
     def __init__(self, path: Path, end: int) -> None:
         self.path, self.end = path, end
         self._file = os.open(path, os.O_RDWR)
-        self._broken = False
+        self.broken = False  # nothing may be appended: what lies behind the end, or which log counts, is uncertain
 
     def append(self, said: bytes) -> None:
         """Write a record and return when it is on the disk. If it raises, the log is as it was."""
-        if self._broken:
-            raise OSError(f"{self.path} could not be written before and must be opened again")
+        if self.broken:
+            raise OSError(f"{self.path} could not be written before: nothing is appended to it")
         try:
             _write_all(self._file, _head(said) + said, self.end)
             os.fsync(self._file)
@@ -39,10 +39,10 @@ class AppendLog:
 
     def _cut(self) -> None:
         """Take back what a failed write left; where even that fails, nothing is appended behind it."""
-        self._broken = True
+        self.broken = True
         os.ftruncate(self._file, self.end)
         os.fsync(self._file)
-        self._broken = False
+        self.broken = False
 
     def close(self) -> None:
         """Close the file."""

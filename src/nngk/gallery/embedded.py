@@ -24,6 +24,7 @@ from nngk.files import (
     clear_leftovers,
     damaged,
     fitted,
+    parse_tensors,
     read_record,
     read_tensors,
     write_named_tensors,
@@ -158,10 +159,8 @@ class Embedded(Gallery):
         return rows
 
     def _record_of(self, path: Path, said: bytes) -> tuple[References, Tensor]:
-        from safetensors.torch import load
-
         try:
-            tensors = load(said)
+            tensors, _ = parse_tensors(said)
         except SafetensorError as error:
             raise damaged(path, error) from None
         removed = tensors.get("removed")
@@ -175,6 +174,8 @@ class Embedded(Gallery):
         from safetensors.torch import save
 
         with self._turn:
+            if self._writable().broken:
+                self.flush()  # into another log
             log = self._writable()
             rows = no_references(self.kind.dim, self.kind.width) if added is None else added
             if rows.vectors.shape[1] != self.kind.dim or rows.coordinates.shape[1] != self.kind.width:
@@ -199,7 +200,7 @@ class Embedded(Gallery):
         """Move what the log holds into a segment, with the segments that are not larger."""
         with self._turn:
             log = self._writable()
-            if not log.end:
+            if not log.end and not log.broken:
                 return
             rows = joined(self._table.parts())
             kept, covered = self._untouched(rows)
@@ -208,11 +209,23 @@ class Embedded(Gallery):
             if len(rest):
                 name, digest = write_named_tensors(self.folder, "segment", rest.tensors())
                 kept, held[name] = [*kept, _Segment(name, digest)], rest.ids
-            self._write(kept)
-            self._ids, self._touched = held, set()
-            self._log = AppendLog(self.folder / self._log_name, 0)
+            try:
+                self._write(kept)
+                self._ids, self._touched = held, set()
+                self._log = AppendLog(self.folder / self._log_name, 0)
+            except OSError:
+                # Where another record is in place already, what came into this log would not be read again.
+                log.broken = log.broken or not self._is_named(log)
+                raise
             log.close()
             self._clear()
+
+    def _is_named(self, log: AppendLog) -> bool:
+        """Return whether the record in the folder is one that names this log."""
+        try:
+            return self._read_record().log == log.path.name
+        except (InputError, OSError):
+            return False
 
     def _untouched(self, rows: References) -> tuple[list[_Segment], Tensor]:
         """Return the segments that stay as they are, and which rows they hold.

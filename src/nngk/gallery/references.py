@@ -28,6 +28,8 @@ class References:
     coordinates: Tensor  # (n, d) float32, in the space of the unknown score; d is 0 without one
 
     def __post_init__(self) -> None:
+        if not isinstance(self.labels, list) or not isinstance(self.sources, list):
+            raise InputError("References need a list of labels and one of sources.")
         n = len(self.labels)
         if any(not isinstance(text, str) for text in self.labels + self.sources) or len(self.sources) != n:
             raise InputError(f"References need one label and one source each, both texts; got {n} labels.")
@@ -95,7 +97,7 @@ class References:
             raise InputError(f"References lack {', '.join(sorted(missing))}.")
         try:
             labels, sources = json.loads(tensors["texts"].numpy().tobytes())
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             raise InputError("The texts of references cannot be read.") from None
         named: dict[str, Any] = {name: tensors[name] for name in ("ids", "vectors", "theta", "coordinates")}
         return cls(labels=labels, sources=sources, **named)

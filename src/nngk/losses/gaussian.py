@@ -11,7 +11,7 @@ from nngk.bank.centres import CentreBank, require_embeddings, require_indices, r
 from nngk.bank.leave_one_out import training_sigma
 from nngk.defaults import NARROWEST, WIDEST
 from nngk.errors import InputError
-from nngk.kernel.triton.losses import fused_all_centres_loss, fused_neighbour_loss  # eager where there is no GPU
+from nngk.kernel.triton.losses import fused_all_centres_loss  # eager where there is no GPU
 from nngk.losses.objective import Objective
 
 Rule = Callable[[CentreBank], float]  # finds a width for a bank
@@ -159,18 +159,16 @@ class GaussianKernelLoss(Objective):
         require_indices(indices, len(bank))
         if indices.shape != labels.shape:
             raise InputError(f"indices must have the shape {tuple(labels.shape)}, got {tuple(indices.shape)}.")
-        if x.shape[1] != bank.centres.shape[1]:
-            raise InputError(
-                f"The bank's centres have {bank.centres.shape[1]} dimensions, the embeddings {x.shape[1]}."
-            )
+        if x.shape[1] != bank.dim:
+            raise InputError(f"The bank's centres have {bank.dim} dimensions, the embeddings {x.shape[1]}.")
         sigma = self._width(x)
         if bank.n_neighbours is None:
             each = fused_all_centres_loss(x, bank.centres, bank.theta, sigma, labels, bank.labels, indices)
             return each, bank.has_partner[indices]
-        lists = bank.neighbours[indices]
+        lists = bank.lists_of(indices)
         if self.drop and self.training:
             lists = lists.masked_fill(torch.rand(lists.shape, device=lists.device) < self.drop, -1)
-        return fused_neighbour_loss(x, bank.centres, bank.theta, sigma, lists, labels, bank.labels, indices)
+        return bank.neighbour_loss(x, sigma, lists, labels, indices)
 
     def _over_references(
         self, x: Tensor, labels: Tensor, ref_emb: Tensor | None, ref_labels: Tensor | None

@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from torch import nn
 
+from nngk.bank.ailments import ailment
 from nngk.bank.refresh import Refresher
 from nngk.losses.gaussian import GaussianKernelLoss, Rule
 from nngk.losses.samplers import Sampler, even
@@ -47,6 +48,9 @@ class KernelObjective(GaussianKernelLoss):
         """Renew the bank if that is due, and find σ once there is a bank."""
         self.refresher.before_step(step, network)
         self.settle_sigma()
+
+    def ailment(self) -> str:
+        return ailment(self.refresher.bank, self.sigma)
 
     def record(self, step: int) -> dict[str, Any]:
         bank, refresher = self.refresher.bank, self.refresher

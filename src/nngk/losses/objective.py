@@ -51,6 +51,10 @@ class Objective(nn.Module, ABC):
         """Return what the log should say about the loss after a step."""
         return {}
 
+    def ailment(self) -> str:
+        """Return what keeps the loss from learning anything, in a sentence for a person; '' where nothing does."""
+        return ""
+
     @property
     def sigma(self) -> float:
         """The width of the kernels that classify, where no better one can be found."""

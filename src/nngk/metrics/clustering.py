@@ -8,6 +8,7 @@ from torch import Tensor
 
 from nngk.errors import InputError
 from nngk.metrics.inputs import TILE, class_numbers, matrix, numbers
+from nngk.ranks import ALONE, Ranks
 
 
 class KMeans(NamedTuple):
@@ -45,8 +46,12 @@ def kmeans(
     return best._replace(centres=best.centres + shift)
 
 
-def nmi(embeddings: Any, labels: Any, *, seeds: int = 10, seed: int = 0, restarts: int = 1) -> float:
+def nmi(
+    embeddings: Any, labels: Any, *, seeds: int = 10, seed: int = 0, restarts: int = 1, ranks: Ranks = ALONE
+) -> float:
     """Return the NMI of the classes with as many k-means clusters of the embeddings; the mean over ``seeds`` runs.
+
+    Several ranks share out the runs.
 
     >>> nmi([[0.0], [1.0], [10.0], [11.0]], [0, 0, 1, 1])
     1.0
@@ -56,8 +61,9 @@ def nmi(embeddings: Any, labels: Any, *, seeds: int = 10, seed: int = 0, restart
     if seeds < 1:
         raise InputError(f"NMI needs at least one k-means seed, got {seeds}.")
     k = len(y.unique())
-    runs = (kmeans(x, k, seed=seed + i, restarts=restarts) for i in range(seeds))
-    return math.fsum(normalised_mutual_information(y, run.clusters) for run in runs) / seeds
+    runs = (kmeans(x, k, seed=seed + i, restarts=restarts) for i in range(ranks.rank, seeds, ranks.count))
+    found = math.fsum(normalised_mutual_information(y, run.clusters) for run in runs)
+    return float(ranks.sum(torch.tensor(found, dtype=torch.float64))) / seeds
 
 
 def normalised_mutual_information(a: Any, b: Any) -> float:

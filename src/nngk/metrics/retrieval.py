@@ -13,12 +13,15 @@ from torch import Tensor
 
 from nngk.errors import InputError
 from nngk.metrics.inputs import TILE, class_numbers, matrix
+from nngk.ranks import ALONE, Ranks
 
 
-def retrieval_scores(embeddings: Any, labels: Any, ks: Sequence[int] = (1, 2, 4, 8)) -> dict[str, float]:
+def retrieval_scores(
+    embeddings: Any, labels: Any, ks: Sequence[int] = (1, 2, 4, 8), ranks: Ranks = ALONE
+) -> dict[str, float]:
     """Return all retrieval metrics in one pass: 'recall@K' for K in ``ks``, 'r_precision', 'map@r'.
 
-    A K beyond the number of other examples counts all of them.
+    A K beyond the number of other examples counts all of them. Several ranks share out the queries.
 
     >>> retrieval_scores([[0.0], [1.0], [5.0], [5.5]], [0, 0, 1, 0], ks=(1, 2))
     {'recall@1': 0.6666666666666666, 'recall@2': 1.0, 'r_precision': 0.5, 'map@r': 0.4166666666666667}
@@ -37,11 +40,11 @@ def retrieval_scores(embeddings: Any, labels: Any, ks: Sequence[int] = (1, 2, 4,
         )
     depth = min(max([*ks, int(relevant.max())]), len(x) - 1)
     total = torch.zeros(len(ks) + 2, dtype=torch.float64)
-    for rows, nearest in _rankings(x, depth):
+    for rows, nearest in _rankings(x, depth, ranks.span(len(x))):
         hits = y[nearest] == y[rows, None]  # (rows, depth), nearest first
         total += _sums(hits, relevant[rows], ks).cpu()
     names = [f"recall@{k}" for k in ks] + ["r_precision", "map@r"]
-    return dict(zip(names, (total / queries).tolist()))
+    return dict(zip(names, (ranks.sum(total) / queries).tolist()))
 
 
 def recall_at_k(embeddings: Any, labels: Any, k: int = 1) -> float:
@@ -89,13 +92,13 @@ def _checked(embeddings: Any, labels: Any) -> tuple[Tensor, Tensor]:
     return x, class_numbers(labels, len(x), "embeddings", x.device)
 
 
-def _rankings(x: Tensor, depth: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _rankings(x: Tensor, depth: int, asking: slice) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield blocks of queries (rows,) and the indices of their ``depth`` nearest others (rows, depth)."""
     x = x - x.mean(0)  # near the origin the rounding of |c|² - 2xc is least
     norms = x.square().sum(1)
     block = max(1, TILE // len(x))
-    for start in range(0, len(x), block):
-        rows = torch.arange(start, min(start + block, len(x)), device=x.device)
+    for start in range(asking.start, asking.stop, block):
+        rows = torch.arange(start, min(start + block, asking.stop), device=x.device)
         # Half-precision products would reorder neighbours, so the caller's autocast stays outside.
         with torch.autocast(x.device.type, enabled=False):
             scores = torch.addmm(norms, x[rows], x.T, alpha=-2)

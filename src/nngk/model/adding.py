@@ -17,7 +17,15 @@ LIMIT = 50.0  # of a log weight: beyond it nothing changes any more
 
 
 def added_log_weight(
-    engine: Engine, centres: Tensor, theta: Tensor, sigma: float, rows: Tensor, k: int, usual: float
+    engine: Engine,
+    centres: Tensor,
+    theta: Tensor,
+    sigma: float,
+    rows: Tensor,
+    k: int,
+    usual: float,
+    positions: Tensor | None = None,
+    drawn: float = 0.0,
 ) -> float:
     """Return θ of the new centres of one class, whose images are ``rows`` (n, dim).
 
@@ -25,7 +33,8 @@ def added_log_weight(
     in turn, and over the old ones around them, whose class the new one may take from them: it is fair to every image,
     and the old images are many, so that it would silence a class that was shown in a few. The other is the ``usual``
     weight of a class, which is fair to every class. A single image leaves none to recognise it by: its class has the
-    usual weight. ``centres`` are the positions of the old kernels; the new ones are drawn together.
+    usual weight. ``centres`` are the old images, which ``engine`` finds at the ``positions`` of their kernels (the
+    images themselves, where none are given); the new kernels are drawn together, by the share ``drawn`` at least.
     """
     if len(rows) < 2 or not len(centres):
         return usual
@@ -33,18 +42,18 @@ def added_log_weight(
     squared, found = engine.search(rows, k)
     near = found[found >= 0].unique().to(centres.device)
     rivals = _log_sums(squared, sigma, theta[found.clamp(min=0)])  # what the old centres say at each new image
-    reached = _log_sums(_squared(centres[near], drawn_together(rows)), sigma)
-    held = _held(engine, centres, theta, sigma, near, k)
-    balanced = balanced_weight(_own(rows, sigma), rivals, reached, held)
+    reached = _log_sums(_squared(centres[near], drawn_together(rows, drawn)), sigma)
+    held = _held(engine, centres, centres if positions is None else positions, theta, sigma, near, k)
+    balanced = balanced_weight(_own(rows, sigma, drawn), rivals, reached, held)
     return balanced + (usual - balanced) * BOLDNESS
 
 
-def _own(rows: Tensor, sigma: float) -> Tensor:
+def _own(rows: Tensor, sigma: float, drawn: float) -> Tensor:
     """Return what the kernels of the other new images say at each, at weight one and as if there were as many."""
     n, said = len(rows), []
     for i in range(n):
         others = torch.cat([rows[:i], rows[i + 1 :]])
-        said.append(_log_sums(_squared(rows[i : i + 1], drawn_together(others)), sigma))
+        said.append(_log_sums(_squared(rows[i : i + 1], drawn_together(others, drawn)), sigma))
     return torch.cat(said) + math.log(n / (n - 1))
 
 
@@ -68,12 +77,14 @@ def balanced_weight(own: Tensor, rivals: Tensor, reached: Tensor, held: Tensor) 
     return (low + high) / 2
 
 
-def _held(engine: Engine, centres: Tensor, theta: Tensor, sigma: float, near: Tensor, k: int) -> Tensor:
-    """Return what all centres but its own say at each of the ``near`` old images."""
+def _held(
+    engine: Engine, centres: Tensor, positions: Tensor, theta: Tensor, sigma: float, near: Tensor, k: int
+) -> Tensor:
+    """Return what all kernels but its own say at each of the ``near`` old images."""
     _, found = engine.search(centres[near], min(k + 1, len(centres)))
     found = found.to(near.device)
     found = found.masked_fill(found == near[:, None], -1)
-    return _log_sums(squared_distances(centres[near], centres, found), sigma, theta[found.clamp(min=0)])
+    return _log_sums(squared_distances(centres[near], positions, found), sigma, theta[found.clamp(min=0)])
 
 
 def _log_sums(squared: Tensor, sigma: float, theta: Tensor | None = None) -> Tensor:

@@ -40,7 +40,7 @@ def write_card(folder: Path, record: Mapping[str, Any], bank: Mapping[str, torch
     """
     path = folder / CARD
     with suppress(OSError):
-        if not path.exists() or MARK in path.read_text(encoding="utf-8", errors="replace"):
+        if not path.exists() or (path.is_file() and MARK in path.read_text(encoding="utf-8", errors="replace")):
             text = card(record, bank)
             write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
 

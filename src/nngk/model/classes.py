@@ -31,6 +31,7 @@ class Classes:
     coordinates: Tensor | None = None  # (m, d), of each centre's image in the space of the network's own features
     thumbnails: list[bytes] | None = None  # m small JPEGs, some perhaps empty
     added: Tensor | None = None  # (m,), which centres came without training; None: none did
+    drawn: float = 0.0  # the share of the way to the mean of its class that the kernel of a trained centre is drawn
 
     def __post_init__(self) -> None:
         m, classes = len(self.sources), len(self.names)
@@ -55,6 +56,8 @@ class Classes:
             raise InputError(f"The thumbnails must be {m}, one for each centre; got {len(self.thumbnails)}.")
         if self.added is not None and (self.added.dtype != torch.bool or self.added.shape != (m,)):
             raise InputError(f"Which centres were added must be {m} marks (bool); got {self.added.dtype}.")
+        if not 0 <= self.drawn <= 1:
+            raise InputError(f"Kernels are drawn to the mean of their class by a share from 0 to 1; got {self.drawn}.")
 
     @cached_property
     def engine(self) -> Exact:
@@ -63,13 +66,14 @@ class Classes:
 
     @cached_property
     def positions(self) -> Tensor:
-        """Return where the kernels stand (m, dim): at their images, or drawn together where a class was added."""
-        if self.added is None or not bool(self.added.any()):
+        """Return where the kernels stand (m, dim): between their images and the mean of their class."""
+        added = _added(self)
+        if not self.drawn and not bool(added.any()):
             return self.centres
-        positions = self.centres.clone()
-        for label in self.labels[self.added].unique().tolist():
-            rows = self.added & (self.labels == label)
-            positions[rows] = drawn_together(self.centres[rows])
+        positions = drawn_to_means(self.centres, self.labels, self.drawn)
+        for label in self.labels[added].unique().tolist():
+            rows = added & (self.labels == label)
+            positions[rows] = drawn_together(self.centres[rows], self.drawn)
         return positions
 
     @cached_property
@@ -105,16 +109,27 @@ class Classes:
         return self.labels == self.names.index(name)
 
 
-def drawn_together(rows: Tensor) -> Tensor:
+def drawn_to_means(rows: Tensor, labels: Tensor, share: float) -> Tensor:
+    """Return rows (n, dim) moved by a share of the way towards the mean of their class.
+
+    >>> drawn_to_means(torch.tensor([[0.0], [2.0], [9.0]]), torch.tensor([4, 4, 0]), 0.5).flatten().tolist()
+    [0.5, 1.5, 9.0]
+    """
+    present, which = labels.unique(return_inverse=True)
+    means = rows.new_zeros(len(present), rows.shape[1]).index_add_(0, which, rows) / torch.bincount(which)[:, None]
+    return rows + (means[which] - rows) * share
+
+
+def drawn_together(rows: Tensor, least: float = 0.0) -> Tensor:
     """Return where the kernels of a class stand that was shown in a few images ``rows`` (n, dim).
 
     A new image of the class is nearer to the mean of those shown than to any of them: each moves towards it, half of
-    the way where there are five, and less where there are more.
+    the way where there are five, and less where there are more, but the share ``least`` of it at least.
 
     >>> drawn_together(torch.tensor([[0.0], [4.0], [4.0], [6.0], [6.0]])).flatten().tolist()
     [2.0, 4.0, 4.0, 5.0, 5.0]
     """
-    return rows + (rows.mean(0, keepdim=True) - rows) * FEW / (FEW + len(rows))
+    return rows + (rows.mean(0, keepdim=True) - rows) * max(FEW / (FEW + len(rows)), least)
 
 
 def with_images(
@@ -149,6 +164,7 @@ def with_images(
         _joined(known.coordinates, coordinates),
         None if known.thumbnails is None else known.thumbnails + (thumbnails or [b""] * len(rows)),
         torch.cat([_added(known), _added(known).new_full((len(rows),), _comes_untrained(known, name))]),
+        known.drawn,
     )
 
 

@@ -125,9 +125,9 @@ def log_odds(model: Model, embedding: Tensor, label: int) -> Tensor:
         near = model.predict(embedding.detach()).neighbours[0]
         own = (model.labels == label).nonzero().flatten()
         if not (model.labels[near] == label).any() and len(own):  # a class that is not near: by its nearest centre
-            nearest = torch.cdist(embedding.detach(), model.centres[own])[0].argmin()
+            nearest = torch.cdist(embedding.detach(), model.classes.positions[own])[0].argmin()
             near = torch.cat([near, own[nearest][None]])
-        squared = (embedding - model.centres[near]).square().sum(1)[None]
+        squared = (embedding - model.classes.positions[near]).square().sum(1)[None]
         values = log_kernels(squared - squared.detach().min(), model.sigma, model.theta[near][None])
         logs = class_log_probabilities(values, model.labels[near], len(model.class_names))
     others = torch.arange(logs.shape[1], device=logs.device) != label
@@ -137,7 +137,7 @@ def log_odds(model: Model, embedding: Tensor, label: int) -> Tensor:
 
 def _density(model: Model, embedding: Tensor) -> Tensor:
     """Return the log density of one class alone: nothing competes with it."""
-    squared = (embedding - model.centres).square().sum(1)
+    squared = (embedding - model.classes.positions).square().sum(1)
     return log_kernels(squared, model.sigma, model.theta).logsumexp(0)
 
 

@@ -140,9 +140,11 @@ def export_faiss(model: Model, path: Path) -> None:
     from nngk.search.adapters.faiss import load_faiss
 
     model.require_classes()
+    if path.suffix == ".json":
+        raise InputError(f"{path} would be the index and the JSON beside it: give the index another ending, as .faiss.")
     faiss = load_faiss()
     index = faiss.IndexFlatL2(model.network.dim)
-    index.add(model.centres.cpu().float().numpy())
+    index.add(model.classes.positions.cpu().float().numpy())
     told = _facts(model) | {
         "labels": model.labels.tolist(),
         "theta": model.theta.tolist(),
@@ -157,7 +159,7 @@ def export_npz(model: Model, path: Path) -> None:
     model.require_classes()
     sources = [source.encode("utf-8", "replace").decode() for source in model.sources]
     arrays = {
-        "centres": model.centres.cpu().numpy(),
+        "centres": model.classes.positions.cpu().numpy(),
         "labels": model.labels.cpu().numpy(),
         "theta": model.theta.cpu().numpy(),
         "weights": model.theta.double().exp().cpu().numpy(),

@@ -60,6 +60,7 @@ class Model:
         coordinates: Tensor | None = None,
         thumbnails: list[bytes] | None = None,
         added: Tensor | None = None,
+        drawn: float = 0.0,
         n_neighbours: int | None = 100,
         softmax: dict[str, Tensor] | None = None,
         info: dict[str, Any] | None = None,
@@ -78,11 +79,13 @@ class Model:
             coordinates=None if coordinates is None else coordinates.detach().to(self.device),
             thumbnails=thumbnails,
             added=None if added is None else added.to(self.device),
+            drawn=drawn,
         )
         self.sigma = sigma
         self.familiar = familiar if isinstance(familiar, Familiar) else Familiar.densities(familiar)
         self.n_neighbours = n_neighbours
         self.info = info or {}
+        self._both: Describer | None = None
         self._seen: storage.Seen = {}  # the folders that it was read from and written to
         self._check()
 
@@ -169,6 +172,7 @@ class Model:
                 coordinates=bank.get("coordinates"),
                 thumbnails=stored.thumbnails,
                 added=bank.get("added"),
+                drawn=record["drawn"],
                 sigma=record["sigma"],
                 n_neighbours=record["n_neighbours"],
                 class_names=record["class_names"],
@@ -199,6 +203,7 @@ class Model:
             bank["added"] = self.classes.added
         names = ("sigma", "n_neighbours", "class_names", "sources", "info")
         record = {name: getattr(self, name) for name in names} | {"unknown": self.familiar.settings()}
+        record["drawn"] = self.classes.drawn
         return storage.Stored(self.network, bank, record, self._seen, self.classes.thumbnails)
 
     @classmethod
@@ -243,13 +248,19 @@ class Model:
 
         ``advance`` hears how many images each batch had.
         """
-        spec, both = self.network.input, Describer(self.network)
+        spec, both = self.network.input, self._describer()
         transform = centre_crop(spec.size, spec.mean, spec.std)
         return both.apart(embed(both, source, transform, batch_size=batch_size, device=self.device, advance=advance))
 
+    def _describer(self) -> Describer:
+        """Return the same one for all questions: a GPU records its passes."""
+        if self._both is None or self._both.network is not self.network:
+            self._both = Describer(self.network)
+        return self._both
+
     def described_parts(self, source: BatchSource) -> Iterator[Described]:
         """Yield what :meth:`describe_source` returns, some images at a time."""
-        spec, both = self.network.input, Describer(self.network)
+        spec, both = self.network.input, self._describer()
         transform = centre_crop(spec.size, spec.mean, spec.std)
         for part in embed_parts(both, source, transform, device=self.device):
             yield both.apart(part.clone())
@@ -433,8 +444,9 @@ class Model:
         k = self.n_neighbours or len(self.centres)
         weight = usual_weight(self.classes, name, len(rows))
         if name not in self.class_names:
-            kernels, positions = self.classes.kernels, self.classes.positions
-            weight = added_log_weight(kernels, positions, self.theta, self.sigma, rows, k, weight)
+            known = self.classes
+            ask = known.kernels, known.centres, known.theta, self.sigma, rows, k, weight, known.positions, known.drawn
+            weight = added_log_weight(*ask)
         kept = [sources[i] for i in chosen.tolist()]
         small = None if thumbnails is None else [thumbnails[i] for i in chosen.tolist()]
         self.classes = with_images(self.classes, name, rows, kept, coordinates, weight, small)

@@ -96,6 +96,7 @@ class _Record(Struct, forbid_unknown_fields=True):
     class_names: list[str]
     sources: list[str]
     unknown: _Unknown | None = None  # None: a folder of an older format
+    drawn: float = 0.0
     info: _Info = member(default_factory=_Info)
     versions: dict[str, str] = member(default_factory=dict)
     checksum: str = ""
@@ -232,7 +233,7 @@ def _read(folder: Path) -> Stored:
     missing = {"centres", "labels", "theta", "familiar"} - tensors["bank"].keys()
     if missing:
         raise damaged_model(folder, f"its bank has no {', '.join(sorted(missing))}")
-    values = {name: getattr(record, name) for name in ("sigma", "n_neighbours", "class_names", "sources")}
+    values = {name: getattr(record, name) for name in ("sigma", "n_neighbours", "class_names", "sources", "drawn")}
     network = _network(folder, raw["network"], tensors["network"])
     values["unknown"] = raw.get("unknown")
     values["info"] = raw.get("info", {})

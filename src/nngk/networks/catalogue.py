@@ -4,10 +4,9 @@ import copy
 import functools
 from typing import Any
 
-import torch
-
 from nngk.errors import InputError
 from nngk.networks.backbones.recipes import RECIPES, TIMM
+from nngk.networks.shapes_only import shapes_only
 
 
 def list_networks() -> list[dict[str, Any]]:
@@ -37,7 +36,7 @@ def _row(name: str) -> dict[str, Any]:
     dim: int | None = None
     parameters: int | None = None
     try:
-        with torch.device("meta"):  # shapes without storage: VGG16 alone would take half a gigabyte
+        with shapes_only():  # VGG16 alone would take half a gigabyte
             module, dim, _ = known.build()
         parameters = sum(parameter.numel() for parameter in module.parameters())
     except InputError:

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from nngk.data import BatchSource, batches
 from nngk.device import placed
+from nngk.networks.recorded import answers
+from nngk.ranks import ALONE, Ranks
 
 
 class Rows:
@@ -32,7 +34,9 @@ class Rows:
         return self.rows[placed(torch.as_tensor(indices), self.device)]
 
 
-def untransformed(batch: Tensor, generator: torch.Generator | None = None) -> Tensor:
+def untransformed(
+    batch: Tensor, generator: torch.Generator | None = None, part: tuple[int, int] | None = None
+) -> Tensor:
     """Return cached features as they are: they need no transform."""
     return batch
 
@@ -62,15 +66,28 @@ def embed(
     device: torch.device | str = "cpu",
     amp: bool = False,
     advance: Callable[[int], object] | None = None,
+    ranks: Ranks = ALONE,
 ) -> Tensor:
-    """Return embeddings (n, dim) in float32, in evaluation mode: no dropout. The network's own mode is put back."""
+    """Return embeddings (n, dim) in float32, in evaluation mode: no dropout. The network's own mode is put back.
+
+    Several ranks share out the images, and each returns all embeddings.
+    """
     wide: list[Tensor] = []
-    for part in embed_parts(network, source, transform, batch_size=batch_size, device=device, amp=amp):
+    span = ranks.span(len(source))
+    how: dict[str, Any] = {"batch_size": batch_size, "device": device, "amp": amp}
+    for part in embed_parts(network, source, transform, **how, first=span.start, last=span.stop):
         wide.append(part)
         if advance is not None:
             advance(len(part))
     # A clone outside inference mode: an inference tensor could not take part in training later.
-    return torch.cat(wide).clone() if wide else torch.empty(0, 0)
+    own = torch.cat(wide).clone() if wide else torch.empty(0, 0)
+    return own if ranks.count == 1 else _gathered(own, len(source), torch.device(device), ranks)
+
+
+def _gathered(own: Tensor, n: int, device: torch.device, ranks: Ranks) -> Tensor:
+    """Return the rows of all ranks; one that had no image learns from the first how wide they are."""
+    width = ranks.told(own.shape[1])
+    return ranks.gather(own if len(own) else torch.empty(0, width, device=device), n)
 
 
 def embed_parts(
@@ -82,19 +99,21 @@ def embed_parts(
     device: torch.device | str = "cpu",
     amp: bool = False,
     first: int = 0,
+    last: int | None = None,
 ) -> Iterator[Tensor]:
-    """Yield the embeddings of some images at a time, in order from the image ``first`` on, as :func:`embed` does."""
+    """Yield the embeddings of some images at a time, in order from ``first`` to before ``last``, as :func:`embed`."""
     many = batch_size or at_once(torch.device(device), getattr(transform, "size", None))
     training = network.training
     network.eval()
     try:
-        parts = list(torch.arange(first, len(source)).split(many)) if first < len(source) else []
+        stop = len(source) if last is None else last
+        parts = list(torch.arange(first, stop).split(many)) if first < stop else []
         coming = batches(source, torch.zeros(len(source)).long(), parts, transform, device=device)
         with closing(coming):
             for images, _, _ in coming:
                 # Not around the loop: whoever takes a part may train in between.
                 with torch.inference_mode(), torch.autocast(torch.device(device).type, torch.bfloat16, enabled=amp):
-                    part = network(images).float()
+                    part = answers(network, images).float()
                 yield part
     finally:
         network.train(training)

@@ -6,16 +6,15 @@ from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.overrides import TorchFunctionMode
 
 from nngk import defaults
 from nngk.errors import InputError
 from nngk.networks.backbones.recipes import recipe
 from nngk.networks.heads import Head, check_head
 from nngk.networks.input_spec import InputSpec
+from nngk.networks.shapes_only import shapes_only
 from nngk.networks.weights.load import load_backbone
 from nngk.networks.weights.names import compute_dtype
 from nngk.networks.weights.read import read_weights
@@ -65,7 +64,7 @@ class EmbeddingNetwork(nn.Module):
         No random weights are drawn first, which takes longer than to read a file. Raise ValueError or RuntimeError if
         a tensor is missing, left over, or of another type or shape.
         """
-        with torch.device("meta"), _Uninitialised():  # shapes without storage
+        with shapes_only():
             network = cls.from_config(config)
         for name, own in network.state_dict().items():
             if name in state and state[name].dtype != own.dtype:
@@ -115,15 +114,6 @@ class EmbeddingNetwork(nn.Module):
                 if isinstance(module, _BatchNorm):
                     module.eval()
         return self
-
-
-class _Uninitialised(TorchFunctionMode):
-    """Leave new weights as they are: those without storage draw no random numbers, and PyTorch's compiler stays out."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__module__", None) == "torch.nn.init":
-            return args[0] if args else kwargs["tensor"]
-        return func(*args, **(kwargs or {}))
 
 
 def create_network(

@@ -1,19 +1,16 @@
 """A report as one HTML file that asks no other host for anything."""
 
 import base64
-import json
-from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nngk.errors import printable
-from nngk.files import write_atomically
+from nngk.files import parse_json, require_regular, write_atomically
 from nngk.metrics import wilson_interval
 from nngk.model.model import Model
-from nngk.report.drawings import bar, confusion, curve, histogram
+from nngk.report.drawings import bar, confusion, curve, histogram, safe
 from nngk.report.findings import Findings, Mistake
 
 MOST_IN_MATRIX = 40  # classes; beyond, the pairs are listed alone
@@ -35,9 +32,9 @@ def write_report(model: Model, findings: Findings, run: Path, out: Path) -> None
     title = f"{model.info.get('data', 'images')}: {len(model.class_names)} classes"
     about = f"{model.network.config['name']}, {len(model.centres)} images, σ = {model.sigma:.3g}. {findings.about}"
     parts = {
-        "TITLE": _safe(title),
-        "HEADING": _safe(title),
-        "ABOUT": _safe(about),
+        "TITLE": safe(title),
+        "HEADING": safe(title),
+        "ABOUT": safe(about),
         "SECTIONS": "\n".join(filter(None, sections)),
     }
     for key, value in parts.items():
@@ -68,7 +65,7 @@ def _figures(model: Model, findings: Findings) -> str:
     if test is not None:
         count = model.info.get("measured", {}).get("test", 0)
         cards.append((f"{test:.1%}", f"was measured at the end of training, on {count} photos held out"))
-    shown = "".join(f'<div class="card"><b>{value}</b><span>{_safe(text)}</span></div>' for value, text in cards)
+    shown = "".join(f'<div class="card"><b>{value}</b><span>{safe(text)}</span></div>' for value, text in cards)
     return f'<div class="cards" id="figures">{shown}</div>'
 
 
@@ -97,8 +94,9 @@ def _training(run: Path) -> str:
 def _log(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a log; none where it is missing or damaged, since the page is about the model."""
     try:
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError):
+        require_regular(path, "a log")
+        rows = [parse_json(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError):  # an InputError too
         return []
     return [row for row in rows if isinstance(row, dict) and isinstance(row.get("epoch"), int)]
 
@@ -112,7 +110,7 @@ def _classes(model: Model, findings: Findings) -> str:
             rows.append((share, count, name, wilson_interval(share, count)))
     rows.sort(key=lambda row: (row[0], -row[1]))
     lines = "".join(
-        f"<tr><td>{_safe(name)}</td><td class=n>{share:.0%}</td><td>{bar(share, low, high)}</td>"
+        f"<tr><td>{safe(name)}</td><td class=n>{share:.0%}</td><td>{bar(share, low, high)}</td>"
         f"<td class=n>{count}</td></tr>"
         for share, count, name, (low, high) in rows[:WORST]
     )
@@ -132,7 +130,7 @@ def _confusions(model: Model, findings: Findings) -> str:
     worst = [divmod(int(flat), n) for flat in np.argsort(-apart, axis=None, kind="stable")[:PAIRS]]
     names = model.class_names
     lines = "".join(
-        f"<tr><td>{_safe(names[row])}</td><td>{_safe(names[column])}</td>"
+        f"<tr><td>{safe(names[row])}</td><td>{safe(names[column])}</td>"
         f"<td class=n>{apart[row, column]} of {counts[row].sum()}</td></tr>"
         for row, column in worst
         if apart[row, column]
@@ -159,13 +157,13 @@ def _mistakes(findings: Findings) -> str:
 def _mistake(one: Mistake) -> str:
     evidence = "".join(
         f'<figure class="{"same" if label == one.truth else "other"}">{_image(small, label)}'
-        f"<figcaption>{_safe(label)}<br>{share:.0%}</figcaption></figure>"
+        f"<figcaption>{safe(label)}<br>{share:.0%}</figcaption></figure>"
         for small, label, share in one.evidence
     )
     return (
         f'<div class="mistake">{_image(one.image, one.name)}'
-        f'<div><b class="bad">{_safe(one.said)}</b> {one.probability:.1%}'
-        f"<small>it is {_safe(one.truth)}</small><small>{_safe(one.name)}</small></div>"
+        f'<div><b class="bad">{safe(one.said)}</b> {one.probability:.1%}'
+        f"<small>it is {safe(one.truth)}</small><small>{safe(one.name)}</small></div>"
         f'<div class="evidence">{evidence}</div></div>'
     )
 
@@ -173,7 +171,7 @@ def _mistake(one: Mistake) -> str:
 def _image(data: bytes, name: str) -> str:
     if not data:
         return '<span class="gone">no picture</span>'
-    return f'<img alt="{_safe(name)}" src="data:image/jpeg;base64,{base64.b64encode(data).decode("ascii")}">'
+    return f'<img alt="{safe(name)}" src="data:image/jpeg;base64,{base64.b64encode(data).decode("ascii")}">'
 
 
 def _unknown(model: Model, findings: Findings) -> str:
@@ -193,9 +191,4 @@ def _unknown(model: Model, findings: Findings) -> str:
 
 
 def _section(title: str, said: str, inner: str) -> str:
-    return f"<section><h2>{title}</h2><p>{_safe(said)}</p>{inner}</section>"
-
-
-def _safe(text: str) -> str:
-    """Return a text from outside for the page: no markup, and nothing that changes the direction of the text."""
-    return escape(printable(text), quote=True)
+    return f"<section><h2>{title}</h2><p>{safe(said)}</p>{inner}</section>"

@@ -5,7 +5,14 @@ from html import escape
 
 import numpy as np
 
+from nngk.errors import printable
+
 WIDE, HIGH, LEFT, BELOW = 420, 200, 46, 30
+
+
+def safe(text: str) -> str:
+    """Return a text from outside for the page: no markup, and nothing that changes the direction of the text."""
+    return escape(printable(text), quote=True)
 
 
 def curve(title: str, xs: Sequence[float], ys: Sequence[float], percent: bool = False) -> str:
@@ -65,7 +72,7 @@ def confusion(title: str, counts: np.ndarray, names: Sequence[str]) -> str:
             place = f'x="{margin + column * cell}" y="{8 + row * cell}" width="{cell - 1}" height="{cell - 1}"'
             parts.append(
                 f'<rect class="{kind}" {place} opacity="{0.15 + 0.85 * shares[row, column]:.2f}">'
-                f"<title>{escape(hint)}</title></rect>"
+                f"<title>{safe(hint)}</title></rect>"
             )
             if cell >= 20:
                 x, y = margin + (column + 0.5) * cell, 8 + row * cell + cell * 0.65
@@ -90,13 +97,13 @@ def bar(share: float, low: float, high: float) -> str:
 
 
 def _svg(title: str, width: float, height: float, inner: str) -> str:
-    label = escape(title, quote=True)
+    label = safe(title)
     return f'<svg viewBox="0 0 {width:g} {height:g}" width="{width:g}" role="img" aria-label="{label}">{inner}</svg>'
 
 
 def _text(x: float, y: float, text: str, anchor: str, kind: str = "") -> str:
     extra = f' class="{kind}"' if kind else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{extra}>{escape(text)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{extra}>{safe(text)}</text>'
 
 
 def _line(x1: float, y: float, x2: float) -> str:

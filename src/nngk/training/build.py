@@ -11,17 +11,21 @@ from torch import Tensor, nn
 from nngk.bank.centres import CentreBank
 from nngk.bank.leave_one_out import training_sigma
 from nngk.bank.refresh import Refresher, interval_in_steps
+from nngk.bank.sharded import ShardedBank
 from nngk.data import Split
-from nngk.device import pick_device
+from nngk.device import pick_device, require_bfloat16
 from nngk.errors import InputError
 from nngk.losses import create_loss, loss_class, samplers
 from nngk.losses.gaussian import Rule
 from nngk.losses.kernel_objective import KernelObjective
 from nngk.losses.objective import Objective
 from nngk.networks import EmbeddingNetwork, InputSpec, create_network
+from nngk.networks.recorded import always_recorded
+from nngk.ranks import ALONE, Ranks
 from nngk.search import Choice, Engine, choose, create_engine
-from nngk.training.feed import Feed, Projection, feature_feed, image_feed, resident_feed
-from nngk.training.graphs import Graphed, Replayed
+from nngk.training.distributed import distributed, memory_share, one_per_machine_first, require_eager
+from nngk.training.feed import Feed, Projection, feature_feed, image_feed, own_share, resident_feed
+from nngk.training.graphs import Graphed
 from nngk.training.model_weights import is_model, network_of_model
 from nngk.training.optimiser import create_optimiser, rate_of
 from nngk.training.presets import usual_rate
@@ -30,13 +34,16 @@ from nngk.training.settings import Settings
 from nngk.training.validation import classifier_sigma
 
 
-def build_run(split: Split, settings: Settings, folder: Path, feed: Feed | None = None) -> Run:
+def build_run(split: Split, settings: Settings, folder: Path, feed: Feed | None = None, ranks: Ranks = ALONE) -> Run:
     """Return a run of these settings on the tables of a split, before its first step; its folder exists.
 
-    ``feed`` is what is read of the tables, where another run has prepared it.
+    ``feed`` is what is read of the tables, where another run has prepared it. ``ranks`` are the processes that train
+    together.
     """
     device = pick_device(settings.device)
     amp = device.type == "cuda" if settings.amp is None else settings.amp
+    if amp:
+        require_bfloat16(device)
     torch.manual_seed(settings.seed)
     # Rows of images in the layout that convolutions read fastest.
     network = network_of(settings).to(device).to(memory_format=torch.channels_last)
@@ -45,19 +52,22 @@ def build_run(split: Split, settings: Settings, folder: Path, feed: Feed | None 
     s = replace(settings, freeze=frozen, lr=settings.lr or usual_rate(settings, frozen))
     _settle_trained(network, s)
     if feed is None:
-        feed = _prepared(image_feed(split, network.input, s, device, amp), network, s, folder)
+        with one_per_machine_first(ranks):
+            feed = image_feed(split, network.input, s, device, amp, ranks)
+        feed = _prepared(feed, network, s, folder)
     trainee: nn.Module = Projection(network) if s.freeze else network
-    stepping = _stepping(trainee, s, device)
-    bank = new_bank(s, feed.train.labels, network.dim, device)
+    stepping = _stepping(trainee, s, device, ranks)
+    bank = new_bank(s, feed.train.labels, network.dim, device, ranks)
     search = choose_search(s, bank)
     sampler = samplers.per_class(s.per_class) if s.per_class else samplers.even
     refresher = Refresher(
         bank,
-        lambda which: feed.embed(which, feed.train),
+        lambda which: _centres(feed, which, refresher),
         interval_in_steps(s.update_interval, len(sampler(feed.train.labels, s.batch_size, s.seed, 0))),
         new_engine(search, s, bank),
         s.background,
-        Replayed if stepping is not trainee else None,
+        always_recorded if isinstance(stepping, Graphed) else None,
+        ranks,
     )
     if s.loss == "nngk":
         objective: Objective = _kernel_objective(s, refresher, sampler, feed, trainee)
@@ -81,6 +91,7 @@ def build_run(split: Split, settings: Settings, folder: Path, feed: Feed | None 
         objective=objective,
         optimiser=optimiser,
         steps_per_epoch=len(objective.batches(feed.train.labels, s.batch_size, s.seed, 0)),
+        ranks=ranks,
         notes=[_about(search)] if s.loss == "nngk" and bank.n_neighbours is not None else [],
     )
 
@@ -127,18 +138,41 @@ def is_frozen(settings: Settings, network: EmbeddingNetwork, device: torch.devic
     return pretrained(network) and device.type == "cpu" and settings.loss == "nngk"
 
 
-def new_bank(settings: Settings, labels: Tensor, dim: int, device: torch.device) -> CentreBank:
+def _centres(feed: Feed, network: nn.Module, refresher: Refresher) -> Tensor:
+    """Return new centres: of all training images, or of those whose centres this rank holds."""
+    if refresher.bank.partial:
+        return own_share(feed, network, refresher.beside)
+    return feed.embed(network, feed.train, refresher.beside)
+
+
+def new_bank(settings: Settings, labels: Tensor, dim: int, device: torch.device, ranks: Ranks = ALONE) -> CentreBank:
     """Return a bank for these training examples, without centres yet."""
-    bank = CentreBank(labels, dim, settings.n_neighbours or None, settings.guaranteed)
+    s = settings
+    if is_sharded(s, len(labels), dim, device, ranks):
+        bank: CentreBank = ShardedBank(labels, dim, s.n_neighbours or None, s.guaranteed, ranks=ranks)
+    else:
+        bank = CentreBank(labels, dim, s.n_neighbours or None, s.guaranteed)
     bank.theta.requires_grad_(settings.learn_weights)
     return bank.to(device)
+
+
+def is_sharded(settings: Settings, m: int, dim: int, device: torch.device, ranks: Ranks) -> bool:
+    """Return whether ranks share out the rows of the bank: as set, else where copies of it would be too large."""
+    s = settings
+    if ranks.count == 1 or s.loss != "nngk" or s.bank == "replicated":
+        return False
+    if s.bank == "sharded" or not s.n_neighbours:
+        return s.bank == "sharded"
+    row = 4 * dim + 8 * (s.n_neighbours + s.guaranteed) + 12  # a centre, a list, θ and its moments
+    return ranks.any(m * row > memory_share(device) / 4)
 
 
 def choose_search(settings: Settings, bank: CentreBank) -> Choice:
     """Return the search behind the neighbour lists: as set, else the one that suits the bank."""
     how = settings.search
     if how == "auto":
-        return choose(len(bank), bank.centres.shape[1], bank.considered, bank.centres.device)
+        rows = -(-len(bank) // bank.ranks.count) if isinstance(bank, ShardedBank) else len(bank)
+        return choose(max(2, rows), bank.dim, bank.considered, bank.centres.device)
     return Choice(how, f"{how}, as set", 1.0 if how == "exact" else None)
 
 
@@ -172,9 +206,12 @@ def _prepared(feed: Feed, network: EmbeddingNetwork, settings: Settings, folder:
     return resident_feed(feed, network.input.resize, settings)
 
 
-def _stepping(trainee: nn.Module, settings: Settings, device: torch.device) -> Callable[[Tensor], Tensor]:
+def _stepping(trainee: nn.Module, settings: Settings, device: torch.device, ranks: Ranks) -> Callable[[Tensor], Tensor]:
     """Return how training steps call the network; refreshes and scores call it itself, with batches of other sizes."""
     how = settings.compile
+    if ranks.count > 1:
+        require_eager(how, ranks)
+        return distributed(trainee, ranks)
     if how == "auto":
         # timm's networks are too many to know that each can be captured.
         known = not settings.network.startswith("timm/")

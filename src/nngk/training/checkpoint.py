@@ -21,9 +21,11 @@ from nngk.files import (
     write_named_tensors,
     write_record,
 )
+from nngk.training.held_rows import HeldRows, Part
 from nngk.training.log import LogMark, mark_log, require_log
 
 FORMAT = 2  # 1 had no checksum of its own, and no mark of the log
+IN_PARTS = 3  # with rows that several ranks have written
 SETTINGS, RECORD = "settings.json", "checkpoint.json"
 _WHAT = "a run that can be resumed"
 
@@ -36,6 +38,7 @@ class _Record(Struct, forbid_unknown_fields=True):
     optimiser: dict[str, float | bool | None]
     state: dict[str, Any]
     log: LogMark | None = None
+    parts: list[Part] = []
     format: int = 1
     checksum: str = ""
 
@@ -68,34 +71,58 @@ def save_checkpoint(
     optimiser: torch.optim.Optimizer,
     state: dict[str, Any],
     best: dict[str, Tensor] | None = None,
+    held: HeldRows | None = None,
 ) -> None:
     """Write modules, optimiser, ``state`` and the tensors of the best epoch, where there is one.
 
-    The JSON names the tensor file, so that the pair changes in one rename.
+    The JSON names the tensor file, so that the pair changes in one rename. Where other ranks hold rows of the bank,
+    each writes its own (``held``) and the first one the rest.
     """
     numbers, moments = _optimiser_state(optimiser)
     tensors = tensors_of(modules) | {f"optimiser/{key}": t for key, t in moments.items()}
     tensors |= {f"best/{key}": t for key, t in (best or {}).items()}
+    parts: list[dict[str, Any]] = []
+    if held is not None and held.partial:
+        tensors, rows = held.apart(tensors)
+        parts = held.write(folder, rows)
+    if held is None or held.ranks.first:
+        _write_rest(folder, tensors, parts, {"optimiser": numbers, "state": state})
+    if parts and held is not None:
+        held.ranks.wait()  # nobody begins another one before this one is whole
+
+
+def _write_rest(folder: Path, tensors: dict[str, Tensor], parts: list[dict[str, Any]], facts: dict[str, Any]) -> None:
+    """Write the tensors, and the record that names them and the parts; then remove the checkpoint before."""
     name, digest = write_named_tensors(folder, "checkpoint", tensors)
-    record = {"format": FORMAT, "tensors": name, "sha256": digest, "optimiser": numbers, "state": state}
-    write_record(folder / RECORD, record | {"log": mark_log(folder)})
+    record = {"format": IN_PARTS if parts else FORMAT, "tensors": name, "sha256": digest, **facts}
+    write_record(folder / RECORD, record | ({"parts": parts} if parts else {}) | {"log": mark_log(folder)})
+    kept = {name, *(part["tensors"] for part in parts)}
     for old in folder.glob("checkpoint-*.safetensors"):
-        if old.name != name:
+        if old.name not in kept:
             with suppress(OSError):  # the new checkpoint is in place: the next one removes what stays
                 old.unlink()
 
 
 def load_checkpoint(
-    folder: Path, modules: dict[str, nn.Module], optimiser: torch.optim.Optimizer, state_type: type[State]
+    folder: Path,
+    modules: dict[str, nn.Module],
+    optimiser: torch.optim.Optimizer,
+    state_type: type[State],
+    held: HeldRows | None = None,
 ) -> tuple[State, dict[str, Tensor]]:
     """Put a checkpoint back into modules and optimiser; return its state and the tensors of the best epoch.
 
-    Raise InputError if anything is damaged, or belongs to another run.
+    Raise InputError if anything is damaged, or belongs to another run. ``held`` says which rows of the bank are wanted,
+    whoever wrote them; all of them without it.
     """
     path = folder / RECORD
-    record = fitted(read_record(path, _WHAT, FORMAT), _Record, path)
+    record = fitted(read_record(path, _WHAT, IN_PARTS), _Record, path)
     state = _state(record.state, state_type, path)
     tensors = read_tensors(folder / record.tensors, record.sha256)
+    if held is not None:
+        tensors = tensors | held.read(folder, record.parts) if record.parts else held.cut(tensors)
+    elif record.parts:
+        raise InputError(f"{path} was written in parts by several ranks: resume the run with 'nngk train --resume'.")
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and tensor.isnan().any():
             raise damaged(folder / record.tensors, f"'{name}' is NaN")

@@ -37,7 +37,7 @@ def run_on_everything(measured: Run) -> Run:
     else:  # its images leave the memory of the GPU, where they would be twice
         none = Examples(Rows(torch.empty(0, 0)), torch.empty(0, dtype=torch.int64))
         measured.feed = replace(measured.feed, train=none, val=none, test=none)
-    run = build_run(Split(table, nothing, nothing), measured.settings, folder, feed)
+    run = build_run(Split(table, nothing, nothing), measured.settings, folder, feed, measured.ranks)
     run.last_epoch = measured.at.best_epoch + 1
     return run
 

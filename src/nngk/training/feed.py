@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,12 @@ from nngk.data.packs.place import image_cache, use_cache
 from nngk.data.resident import Resident, kept
 from nngk.networks import EmbeddingNetwork, InputSpec
 from nngk.networks.embed import Rows, embed, embed_parts, untransformed
-from nngk.progress import task, watch
+from nngk.progress import say, task, watch
+from nngk.ranks import ALONE, Ranks
 from nngk.training.frozen_features import kept_features
 from nngk.training.settings import Settings
 
-Transform = Callable[[Any, torch.Generator | None], Tensor]
+Transform = Callable[..., Tensor]  # (batch, generator, part)
 
 
 @dataclass
@@ -45,18 +46,37 @@ class Feed:
     plain: Transform  # without randomness, for the bank and for scores
     device: torch.device
     amp: bool = False
+    ranks: Ranks = ALONE  # the processes that share out what is embedded
 
-    def embed(self, network: nn.Module, examples: Examples) -> Tensor:
+    def embed(self, network: nn.Module, examples: Examples, ranks: Ranks | None = None) -> Tensor:
         """Return the embeddings of some examples, in evaluation mode and without augmentation."""
-        return embed(network, examples.source, self.plain, device=self.device, amp=self.amp)
+        ranks = self.ranks if ranks is None else ranks
+        return embed(network, examples.source, self.plain, device=self.device, amp=self.amp, ranks=ranks)
 
 
-def image_feed(split: Split, spec: InputSpec, settings: Settings, device: torch.device, amp: bool = False) -> Feed:
+def own_share(feed: Feed, network: nn.Module, ranks: Ranks) -> Tensor:
+    """Return the embeddings of this rank's span of the training images, (rows, dim); maybe none."""
+    span = ranks.span(len(feed.train))
+    how: dict[str, Any] = {"device": feed.device, "amp": feed.amp, "first": span.start, "last": span.stop}
+    parts = list(embed_parts(network, feed.train.source, feed.plain, **how))
+    own = torch.cat(parts).clone() if parts else torch.empty(0, 0)
+    width = ranks.told(own.shape[1])
+    return own if len(own) else torch.empty(0, width, device=feed.device)
+
+
+def image_feed(
+    split: Split,
+    spec: InputSpec,
+    settings: Settings,
+    device: torch.device,
+    amp: bool = False,
+    ranks: Ranks = ALONE,
+) -> Feed:
     """Return decoded images, kept on disk for all runs unless told otherwise."""
     cache = cache_of(settings, [path for table in split for path in table.paths])
     plain = centre_crop(spec.size, spec.mean, spec.std)
     train, val, test = (_decoded(table, spec, cache, settings.threads) for table in split)
-    return Feed(train, val, test, augmentation(spec, settings), plain, device, amp)
+    return Feed(train, val, test, augmentation(spec, settings), plain, device, amp, ranks)
 
 
 def augmentation(spec: InputSpec, settings: Settings) -> Augmentation:
@@ -75,7 +95,22 @@ def cache_of(settings: Settings, paths: Iterable[Path]) -> Path | None:
     """Return the folder for the decoded images of these files; None where they are to be decoded every time."""
     if settings.cache == "off":
         return None
-    return Path(settings.cache) if settings.cache else use_cache(image_cache(paths))
+    if settings.cache:
+        return Path(settings.cache)
+    try:
+        return use_cache(image_cache(paths))
+    except OSError as error:
+        place = f" in {error.filename}" if error.filename else ""
+        _say_once(
+            f"Decoded images cannot be kept{place} ({error.strerror or error}), so that they are decoded again and "
+            "again: --cache names another folder."
+        )
+        return None
+
+
+@cache
+def _say_once(line: str) -> None:
+    say(line)
 
 
 def resident_feed(feed: Feed, size: int, settings: Settings) -> Feed:
@@ -104,10 +139,10 @@ def feature_feed(feed: Feed, network: EmbeddingNetwork, folder: Path) -> Feed:
         path = folder / f"features-{_origin(examples, weights)}.safetensors"
         with task(f"features of the {name} images", len(examples)) as advance:
             parts = partial(_parts_from, pooled, feed, examples.source)
-            rows = kept_features(path, len(examples), parts, advance)
+            rows = kept_features(path, len(examples), parts, advance, feed.ranks)
         made.append(Examples(Rows(rows.to(feed.device)), examples.labels))
     train, val, test = made
-    return Feed(train, val, test, untransformed, untransformed, feed.device)
+    return Feed(train, val, test, untransformed, untransformed, feed.device, ranks=feed.ranks)
 
 
 def _origin(examples: Examples, weights: "hashlib._Hash") -> str:
@@ -120,8 +155,8 @@ def _origin(examples: Examples, weights: "hashlib._Hash") -> str:
     return digest.hexdigest()[:16]
 
 
-def _parts_from(pooled: nn.Module, feed: Feed, source: BatchSource, first: int) -> Iterator[Tensor]:
-    return embed_parts(pooled, source, feed.plain, device=feed.device, amp=feed.amp, first=first)
+def _parts_from(pooled: nn.Module, feed: Feed, source: BatchSource, first: int, last: int) -> Iterator[Tensor]:
+    return embed_parts(pooled, source, feed.plain, device=feed.device, amp=feed.amp, first=first, last=last)
 
 
 class Features(nn.Module):

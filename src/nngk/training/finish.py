@@ -17,9 +17,10 @@ from nngk.networks.embedding_layer.reduction import reduce_embedding, reduced
 from nngk.training.build import choose_search, new_bank, new_engine
 from nngk.training.feed import Features
 from nngk.training.run import Run
-from nngk.training.validation import classifier_sigma, comparable
+from nngk.training.validation import classifier_sigma, comparable, drawn_score
 
 WHITENINGS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
+DRAWN = (0.0, 0.25, 0.5, 0.75)  # at one, lists of neighbours would hold the classes with most images alone
 
 
 def finish(run: Run, seconds: float, measured: Model | None = None) -> Model:
@@ -28,12 +29,14 @@ def finish(run: Run, seconds: float, measured: Model | None = None) -> Model:
     ``measured`` is the model of the run before the last training: its σ, its familiar densities and its test scores
     come from images that it was not trained on, and the last training has none of those.
     """
+    run.bank = run.bank.whole()
     narrow(run)
     bank, table = run.bank, run.split.train
     both = Describer(run.network, run.frozen)
     known = both.apart(run.embed(run.feed.train, both))
-    bank.renew(known.embeddings, run.refresher.engine, step=run.at.step)
-    sigma = final_sigma(run) if measured is None else measured.sigma
+    bank.renew(known.embeddings, run.refresher.engine, step=run.at.step, ranks=run.ranks)
+    drawn = best_drawn(run) if measured is None else measured.classes.drawn
+    sigma = final_sigma(run, drawn) if measured is None else measured.sigma
     info: dict[str, Any] = {
         "data": table.name,
         "task": run.settings.task,
@@ -49,6 +52,7 @@ def finish(run: Run, seconds: float, measured: Model | None = None) -> Model:
         labels=bank.labels,
         theta=bank.theta,
         sigma=sigma,
+        drawn=drawn,
         class_names=table.class_names,
         sources=[str(path) for path in table.paths],
         n_neighbours=run.settings.n_neighbours or None,  # not the bank's, which has no more than it has centres
@@ -118,15 +122,31 @@ def best_whitening(run: Run, known: Tensor, dim: int) -> float:
     for share in WHITENINGS:
         with torch.no_grad():
             x = reduced(layer, known, dim, share)(new)
-        found = evaluate(normalize(x) if run.network.head.normalise else x, labels, ks=(1,), nmi_seeds=0)
+        x = normalize(x) if run.network.head.normalise else x
+        found = evaluate(x, labels, ks=(1,), nmi_seeds=0, ranks=run.ranks)
         scores[share] = found["recall@1"] + found["map@r"]
     return max(scores, key=scores.__getitem__)
 
 
-def final_sigma(run: Run) -> float:
+def best_drawn(run: Run) -> float:
+    """Return how far the kernels are drawn to the means of their classes: where most validation images are right.
+
+    A new image is nearer to the mean of its class than to most of its images; how much nearer, the data say. Where σ is
+    given or learned, as in the paper, kernels stand at their images; so they do where no rank holds a whole class.
+    """
+    s, val = run.settings, run.feed.val
+    whole = (s.task, s.loss, s.sigma) == ("classify", "nngk", "auto") and not run.bank.partial
+    if not whole or not comparable(val.labels, s.task):
+        return 0.0
+    x, labels = run.embed(val), val.labels.to(run.device)
+    scores = {share: drawn_score(run.bank, share, x, labels) for share in DRAWN}
+    return max(scores, key=scores.__getitem__)
+
+
+def final_sigma(run: Run, drawn: float) -> float:
     """Return the σ of the model's answers; training's own where the images tell nothing about it."""
     try:
-        return classifier_sigma(run.bank, run.settings.task, run.embed(run.feed.val), run.feed.val.labels)
+        return classifier_sigma(run.bank, run.settings.task, run.embed(run.feed.val), run.feed.val.labels, drawn)
     except InputError:  # no list holds a centre of its own class: no reason to lose what was trained
         return run.objective.sigma
 
@@ -138,7 +158,7 @@ def test_scores(run: Run, model: Model) -> dict[str, float]:
     """
     x = run.embed(run.feed.test)
     labels = run.feed.test.labels.to(x.device)
-    scores = evaluate(x, labels, seed=run.settings.seed) if has_pairs(labels) else {}
+    scores = evaluate(x, labels, seed=run.settings.seed, ranks=run.ranks) if has_pairs(labels) else {}
     if run.settings.task == "classify":
         scores = classification_scores(model.probabilities(x).to(x.device), labels) | scores
     return {key: round(float(value), 6) for key, value in scores.items()}

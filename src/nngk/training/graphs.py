@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from nngk.accel import capturing
 from nngk.errors import InputError
-
-WARM_UP = 3  # passes before the capture, in which libraries choose their algorithms
+from nngk.networks.recorded import WARM_UP
 
 
 class Graphed:
@@ -122,41 +121,3 @@ def laid_out(gradient: Tensor, parameter: Tensor) -> Tensor:
     if gradient.stride() == parameter.stride():
         return gradient
     return torch.empty_like(parameter, dtype=gradient.dtype).copy_(gradient)
-
-
-class Replayed(nn.Module):
-    """A network's answers in evaluation mode, captured on the first batch; the snapshot that refreshes the bank.
-
-    A thread that launches kernels takes the host from the training steps beside it: a replay is one launch. The
-    network's weights may change in place between the calls. Batches of another shape go through the network itself.
-    """
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-        self.graph: torch.cuda.CUDAGraph | None = None
-
-    def forward(self, images: Tensor) -> Tensor:
-        if not images.is_cuda or torch.is_grad_enabled():
-            return self.network(images)
-        if self.graph is None:
-            self._capture(images)
-        assert self.graph is not None
-        if images.shape != self.images.shape:
-            return self.network(images)
-        self.images.copy_(images)
-        self.graph.replay()
-        return self.out.clone()
-
-    def _capture(self, images: Tensor) -> None:
-        self.images = images.clone(memory_format=torch.channels_last)
-        amp = torch.is_autocast_enabled("cuda")
-        stream = torch.cuda.current_stream()  # a refresh in the background has its own; the default one cannot capture
-        stream = torch.cuda.Stream() if stream == torch.cuda.default_stream() else stream
-        with capturing(), torch.autocast("cuda", torch.bfloat16, enabled=amp, cache_enabled=False):
-            for _ in range(WARM_UP):
-                self.network(self.images)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-                self.out = self.network(self.images)
-        self.graph = graph

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, ValidationError, convert
 
 from nngk.errors import InputError, MissingExtra
-from nngk.files import write_atomically
+from nngk.files import require_regular, write_atomically
 
 LOG = "log.jsonl"
 
@@ -37,14 +37,14 @@ def mark_log(folder: Path) -> dict[str, Any] | None:
     path = folder / LOG
     if not path.exists():
         return None
-    said = path.read_bytes()
+    said = _bytes(path)
     return {"length": len(said), "sha256": hashlib.sha256(said).hexdigest()}
 
 
 def require_log(folder: Path, mark: LogMark) -> None:
     """Raise InputError if the log does not begin with what it said when it was marked. It may be gone altogether."""
     path = folder / LOG
-    if path.exists() and hashlib.sha256(path.read_bytes()[: mark.length]).hexdigest() != mark.sha256:
+    if path.exists() and hashlib.sha256(_bytes(path)[: mark.length]).hexdigest() != mark.sha256:
         raise _damaged_log(path, "its checksum is wrong")
 
 
@@ -52,7 +52,7 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a log. Raise InputError if a line is not one."""
     rows: list[dict[str, Any]] = []
     try:
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in _bytes(path).decode("utf-8").splitlines():
             row = json.loads(line)
             convert(row, _Row)
             if any(isinstance(value, dict | list) for value in row.values()):
@@ -61,6 +61,11 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     except (ValueError, RecursionError, ValidationError) as error:
         raise _damaged_log(path, f"line {len(rows) + 1}: {error}") from None
     return rows
+
+
+def _bytes(path: Path) -> bytes:
+    require_regular(path, "a log")
+    return path.read_bytes()
 
 
 def _damaged_log(path: Path, why: object) -> InputError:

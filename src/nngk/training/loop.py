@@ -5,25 +5,25 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from nngk.data import Images, Split, batches
+from nngk.data import Images, Split
 from nngk.data.broken import Tolerance
 from nngk.errors import InputError
 from nngk.model.model import Model
 from nngk.model.thumbnails import thumbnails_of
 from nngk.progress import say, task
+from nngk.ranks import Ranks
 from nngk.training.build import build_run
+from nngk.training.checkpoint import RECORD as CHECKPOINT
 from nngk.training.checkpoint import only_training, write_settings
 from nngk.training.continued import photos_with_those_of_model, settings_of_model
+from nngk.training.distributed import agreed, joined_ranks, one_per_machine_first, restarts
 from nngk.training.everything import FOLDER, LOG, holds_back, run_on_everything
-from nngk.training.feed import Transform, cache_of
+from nngk.training.feed import cache_of
 from nngk.training.finish import finish
 from nngk.training.log import RunLog
 from nngk.training.optimiser import rate
@@ -40,11 +40,13 @@ from nngk.training.profile import StepProfile, finish_profile, start_profile
 from nngk.training.recent_losses import RecentLosses
 from nngk.training.run import Run
 from nngk.training.settings import Settings
-from nngk.training.step import mixed, take_step
+from nngk.training.step import take_step
+from nngk.training.step_batches import step_batches
 from nngk.training.tune import RECORD, tuned_rate, use_rate, wants_tuning
 from nngk.training.validation import validate
 
 QUICK_SAVE = 0.2  # seconds that do not disturb
+LOOK_EVERY = 20  # steps between two looks at what a GPU computes, which stall it
 
 
 class Interrupted(InputError):
@@ -75,7 +77,7 @@ def train(
     ``named`` are the settings that a resumed run must share; without it, those that differ from their default.
     ``start`` is the folder of a model to go on from, with its network, its classes and its photos; they must all be
     there unless ``allow_missing``. Images that cannot be read are left out as far as ``tolerance`` allows: a hundredth
-    of them, where none is given.
+    of them, where none is given. Processes that torchrun started train together, each with its part of every batch.
     """
     if not isinstance(settings, Settings):
         data, settings, named = completed(data, settings or {}, named)
@@ -86,37 +88,52 @@ def train(
             settings = replace(settings, val_fraction=0.0)
     out = Path(out)
     folder = out / "run"
-    if resume and is_preparing(folder):
-        resume = False  # it was stopped before its first step: what was computed is found again
-    if resume:
-        settings = same_settings(folder, settings, named)
-    else:
-        require_free(out, force)
-    tables = training_tables(data, settings, tolerance)
-    with only_training(folder):
-        return _train(tables, settings, out, resume, tensorboard, profile)
+    with joined_ranks(settings.device) as ranks:
+        if restarts():
+            resume = resume or (folder / CHECKPOINT).exists() or is_tuning(folder)
+        if resume and is_preparing(folder):
+            resume = False  # it was stopped before its first step: what was computed is found again
+        if resume:
+            settings = same_settings(folder, settings, named)
+        else:
+            require_free(out, force)
+        with one_per_machine_first(ranks):
+            tables = training_tables(data, settings, tolerance)
+        with _only_first(folder, ranks):
+            return _train(tables, settings, out, ranks, resume, tensorboard, profile)
 
 
-def _train(tables: Split, settings: Settings, out: Path, resume: bool, tensorboard: bool, profile: bool) -> Model:
+@contextmanager
+def _only_first(folder: Path, ranks: Ranks) -> Iterator[None]:
+    """Hold the folder of a run, which the first rank does for all."""
+    with only_training(folder) if ranks.first else nullcontext():
+        ranks.wait()
+        yield
+
+
+def _train(
+    tables: Split, settings: Settings, out: Path, ranks: Ranks, resume: bool, tensorboard: bool, profile: bool
+) -> Model:
     """Train in a folder in which no other training is at work."""
     folder = out / "run"
     try:
-        run = build_run(tables, settings, folder)
+        run = build_run(tables, settings, folder, ranks=ranks)
     except KeyboardInterrupt:
         raise Interrupted(
             "Stopped before the first step; what was computed of the images is kept. Go on with the same command."
         ) from None
-    if not resume:
+    if not resume and ranks.first:
         shutil.rmtree(folder / FOLDER, ignore_errors=True)  # of a run that was given up
         (folder / RECORD).unlink(missing_ok=True)
-    if resume and not is_tuning(folder):
+    if ranks.told(resume and not is_tuning(folder)):
         run.resume()
     else:
         run.begin()
     _introduce(run, resume)
-    with _stop_on_ctrl_c() as stopping:
+    with _stop_on_ctrl_c() as asked:
+        stopping = agreed(asked, ranks, LOOK_EVERY if run.device.type == "cuda" else 1)
         _settle_rate(run, settings, stopping)
-        profiler = start_profile(run) if profile else None
+        profiler = start_profile(run) if profile and ranks.first else None
         seconds = train_epochs(run, stopping, tensorboard, profiler)
         if profiler is not None:
             finish_profile(profiler, run)
@@ -125,13 +142,21 @@ def _train(tables: Split, settings: Settings, out: Path, resume: bool, tensorboa
         model = finish(run, seconds)
         if holds_back(run):
             model = _train_on_everything(run, model, seconds, stopping)
+    if ranks.first:
+        _keep(model, run, out)
+    ranks.wait()  # all see the model when one has trained it
+    return model
+
+
+def _keep(model: Model, run: Run, out: Path) -> None:
+    """Write the model of a run that is over, and clear what only the run needed."""
+    folder = out / "run"
     _keep_thumbnails(model, run)
     model.save(out)
     shutil.rmtree(folder / FOLDER, ignore_errors=True)
     for pattern in ("checkpoint*", ".*checkpoint*", "features-*.safetensors"):
         for leftover in folder.glob(pattern):
             leftover.unlink(missing_ok=True)
-    return model
 
 
 def _keep_thumbnails(model: Model, run: Run) -> None:
@@ -156,16 +181,19 @@ def _keep_thumbnails(model: Model, run: Run) -> None:
 def _settle_rate(run: Run, settings: Settings, stopping: Callable[[], bool]) -> None:
     """Choose the learning rate where it was left open, and write the settings of the run."""
     if wants_tuning(run, settings):
-        write_settings(run.folder, run.settings.to_dict() | {"lr": None})
+        if run.ranks.first:
+            write_settings(run.folder, run.settings.to_dict() | {"lr": None})
         use_rate(run, tuned_rate(run, train_epoch, stopping))
-    write_settings(run.folder, run.settings.to_dict())
+    if run.ranks.first:
+        write_settings(run.folder, run.settings.to_dict())
 
 
 def train_epochs(
     run: Run, stopping: Callable[[], bool], tensorboard: bool = False, profiler: StepProfile | None = None
 ) -> float:
     """Train a run that has begun to its end and return to its best epoch; return the seconds that it took."""
-    log, saving = RunLog(run.folder, run.at.epoch, tensorboard), _Saving()
+    log = RunLog(run.folder, run.at.epoch, tensorboard) if run.ranks.first else None
+    saving = _Saving()
     started = time.perf_counter() - run.at.seconds
     while run.at.epoch < run.epochs and not _patience_lost(run):
         loss, images_per_second = train_epoch(run, stopping, started, profiler)
@@ -181,15 +209,16 @@ def train_epochs(
 
 def _train_on_everything(measured: Run, model: Model, seconds: float, stopping: Callable[[], bool]) -> Model:
     """Train once more, on all images, and return a model that holds them all, with the scores of the one before."""
-    with only_training(measured.folder / FOLDER):
+    with _only_first(measured.folder / FOLDER, measured.ranks):
         run = run_on_everything(measured)
         say(f"{_held_out(model)} Now training on all {len(run.feed.train)} images, for {run.epochs} epochs.")
-        if (run.folder / "checkpoint.json").exists():
+        if run.ranks.told((run.folder / CHECKPOINT).exists()):
             run.resume()
         else:
             run.begin()
         seconds += train_epochs(run, stopping)
-        (run.folder / "log.csv").replace(measured.folder / LOG)
+        if run.ranks.first:
+            (run.folder / "log.csv").replace(measured.folder / LOG)
         return finish(run, seconds, model)
 
 
@@ -220,7 +249,7 @@ class _Saving:
 
     def save(self, run: Run) -> None:
         begun = time.perf_counter()
-        if self.took < QUICK_SAVE or begun - self.last >= 10 * self.took:
+        if run.ranks.told(self.took < QUICK_SAVE or begun - self.last >= 10 * self.took):
             run.save()
             self.last = time.perf_counter()
             self.took = self.last - begun
@@ -230,23 +259,16 @@ def train_epoch(
     run: Run, stopping: Callable[[], bool], started: float, profiler: StepProfile | None = None
 ) -> tuple[float, float]:
     """Pass once over the training batches; return the mean loss and the images per second."""
-    at, settings = run.at, run.settings
+    at = run.at
     begun, seen = time.perf_counter(), 0
     if at.batch == 0:
         run.objective.start_epoch(at.epoch, lambda: run.embed(run.feed.train))
     upcoming = run.index_batches(at.epoch)
     total = sum(len(b) for b in upcoming)
     losses = RecentLosses(run.split.train.paths)
-    read_every = 20 if run.device.type == "cuda" else 1  # reading a value back stalls a GPU
+    read_every = LOOK_EVERY if run.device.type == "cuda" else 1
     run.trainee.train()
-    coming = batches(
-        run.feed.train.source,
-        run.feed.train.labels,
-        upcoming[at.batch :],
-        _seeded(run.feed.augment, settings.seed, at.step),
-        device=run.device,
-        threads=settings.threads,
-    )
+    coming = step_batches(run, upcoming[at.batch :])
     with closing(coming), task(f"epoch {at.epoch + 1}/{run.epochs}", total) as advance:
         advance(sum(len(b) for b in upcoming[: at.batch]))
         for images, labels, indices in coming if profiler is None else profiler.loading(coming):
@@ -275,43 +297,36 @@ def train_epoch(
     return at.loss_sum / max(1, at.batch), seen / (time.perf_counter() - begun)
 
 
-def _seeded(transform: Transform, seed: int, step: int) -> Transform:
-    """Return the transform with randomness of the step alone, so that a resumed run sees the same crops."""
-    generator = torch.Generator()
-
-    def seeded(batch: Tensor, _: torch.Generator | None) -> Tensor:
-        nonlocal step
-        generator.manual_seed(mixed(seed, step) + 1)
-        step += 1
-        return transform(batch, generator)
-
-    return seeded
-
-
 def _patience_lost(run: Run) -> bool:
     at, patience = run.at, run.settings.patience
     return bool(patience and at.best_score and at.epoch - 1 - at.best_epoch >= patience)
 
 
-def _record(run: Run, log: RunLog, loss: float, speed: float, scores: dict[str, float], better: bool) -> None:
+def _record(run: Run, log: RunLog | None, loss: float, speed: float, scores: dict[str, float], better: bool) -> None:
     rounded = {key: round(float(value), 6) for key, value in scores.items()}
     row: dict[str, Any] = {"epoch": run.at.epoch, "step": run.at.step, "loss": round(loss, 6), **rounded}
     # Of the last step, also when it was taken before the run was stopped.
     lr = run.optimiser.param_groups[0]["base_lr"] * rate(run.at.step - 1, run.total_steps, run.settings)
     row |= {"lr": lr, "images_per_second": round(speed, 1)}
     row |= run.objective.record(run.at.step)
-    log.write(row)
+    if log is not None:
+        log.write(row)
     shown = "  ".join(f"{key.replace('_', ' ')} {value:.4f}" for key, value in rounded.items())
     say(f"epoch {row['epoch']:>3}  loss {loss:.4f}  {shown}{'  *' if better and scores else ''}")
+    note = run.objective.ailment()
+    if note and not run.ailing:
+        say(note)
+    run.ailing = bool(note)
 
 
 def _introduce(run: Run, resume: bool) -> None:
     feed, s = run.feed, run.settings
     what = "the embedding layer on cached features of" if run.frozen else "all of"
+    where = f"{run.device}" if run.ranks.count == 1 else f"{run.ranks.count} ranks of {run.device.type}"
     say(
         f"{len(feed.train)} training, {len(feed.val)} validation and {len(feed.test)} test images of "
         f"{len(run.split.train.class_names)} classes; training {what} {s.network} with the loss '{s.loss}' "
-        f"on {run.device}."
+        f"on {where}."
     )
     for note in run.notes:
         say(note)

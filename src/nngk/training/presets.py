@@ -75,7 +75,7 @@ LARGER: dict[str, Any] = {"resize": 320, "crop_size": 288, "train_crop_size": 22
 # What else serves unseen classes, by network: see docs/recipe.md.
 OWN: dict[str, dict[str, Any]] = {
     "googlenet": {"layers": 3, "wide": 2048, "whiten": 0.2, "lr": 4e-5},
-    "resnet50": {"resize": 400, "crop_size": 352, "train_crop_size": 224},
+    "resnet50": {"wide": 2048, "resize": 400, "crop_size": 352, "train_crop_size": 224},
 }
 
 

@@ -19,8 +19,10 @@ from nngk.losses.objective import Objective
 from nngk.networks import EmbeddingNetwork
 from nngk.networks.embedding_layer.discriminant import start_embedding
 from nngk.networks.embedding_layer.projection import start_projection
+from nngk.ranks import ALONE, Ranks
 from nngk.training.checkpoint import load_checkpoint, put_back, save_checkpoint, tensors_of
-from nngk.training.feed import Examples, Features, Feed
+from nngk.training.feed import Examples, Features, Feed, own_share
+from nngk.training.held_rows import HeldRows, held_rows
 from nngk.training.model_weights import is_model
 from nngk.training.settings import Settings
 
@@ -72,6 +74,8 @@ class Run:
     at: RunState = field(default_factory=RunState)
     best: dict[str, Tensor] = field(default_factory=dict)  # weights of the best epoch, where validation tells which
     stage: Stage = unprofiled
+    ailing: bool = False  # whether a person was told what keeps it from learning
+    ranks: Ranks = ALONE  # the processes that train it together
 
     def __post_init__(self) -> None:
         self.at.data = fingerprint(self.split)
@@ -112,6 +116,10 @@ class Run:
         """Return the embeddings of some examples, in evaluation mode and without augmentation."""
         return self.feed.embed(self.trainee if network is None else network, examples)
 
+    def embed_bank(self) -> Tensor:
+        """Return the embeddings of the training images whose centres this rank holds."""
+        return own_share(self.feed, self.trainee, self.ranks) if self.bank.partial else self.embed(self.feed.train)
+
     @property
     def modules(self) -> dict[str, nn.Module]:
         """What a checkpoint holds. The objective has the bank inside where it is the kernel loss."""
@@ -126,15 +134,21 @@ class Run:
         if self.best:
             put_back(self.modules, self.best, self.folder)
 
+    @property
+    def held(self) -> HeldRows:
+        """Which rows of the bank are here."""
+        return held_rows(self.bank, self.optimiser, self.ranks)
+
     def save(self) -> None:
-        """Write a checkpoint into the folder."""
+        """Write a checkpoint into the folder; of several ranks the first does, or each its rows of the bank."""
         if self.refresher.history:
             self.at.last_refresh = vars(self.refresher.history[-1])
         self.at.overrun = self.refresher.overrun
-        save_checkpoint(self.folder, self.modules, self.optimiser, vars(self.at), self.best)
+        if self.ranks.first or self.bank.partial:
+            save_checkpoint(self.folder, self.modules, self.optimiser, vars(self.at), self.best, self.held)
 
     def resume(self) -> None:
-        at, self.best = load_checkpoint(self.folder, self.modules, self.optimiser, RunState)
+        at, self.best = load_checkpoint(self.folder, self.modules, self.optimiser, RunState, self.held)
         if at.data != self.at.data:
             raise InputError(
                 f"The run in {self.folder.parent} was started with other images or another split. "

@@ -12,7 +12,8 @@ from nngk.errors import InputError
 from nngk.training.fields import about, check_values, setting
 
 LARGEST = 1e6  # of numbers that have no limit of their own
-OF_THE_MACHINE = ("device", "threads", "resident_gib", "compile")  # what may change when a run goes on elsewhere
+# What may change when a run goes on elsewhere.
+OF_THE_MACHINE = ("device", "threads", "resident_gib", "compile", "bank")
 
 JOB = "The job"
 NETWORK = "The network"
@@ -329,6 +330,13 @@ class Settings:
         BANK,
         "Refresh the centres in a thread, from a snapshot of the network, while training goes on.",
     )
+    bank: Literal["auto", "replicated", "sharded"] = setting(
+        "auto",
+        BANK,
+        "Keep the whole bank in every process (replicated), or a part of its rows in each (sharded). "
+        "With 'auto' it is sharded where a copy would take more than a quarter of a process's memory. "
+        "It makes no difference to one process.",
+    )
     search: str = setting(
         "auto",
         BANK,
@@ -524,6 +532,6 @@ def read_config(path: Path) -> dict[str, Any]:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"The settings file {path} cannot be read: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"The settings file {path} is not valid TOML: {error}.") from None
     return {name.replace("-", "_"): value for name, value in values.items()}

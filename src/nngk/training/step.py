@@ -3,19 +3,25 @@
 import torch
 from torch import Tensor
 
+from nngk.training.distributed import join, mixed, seed_share
 from nngk.training.optimiser import rate, set_rate
 from nngk.training.run import Run
 
 
 def take_step(run: Run, images: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
-    """Prepare the objective, embed a batch, compute its loss and learn from it; return the loss."""
+    """Prepare the objective, embed a batch, compute its loss and learn from it; return the loss.
+
+    Labels and indices are those of the whole batch; the images those of this rank's share, where there are several.
+    """
     settings, step = run.settings, run.at.step
     with run.stage("refresh"):
         run.objective.before_step(step, run.trainee)
-    torch.manual_seed(mixed(settings.seed, step))  # dropout of this step, whether or not the run was stopped before it
+    seed_share(settings.seed, step, run.ranks)  # dropout of this step, whether or not the run was stopped before it
     set_rate(run.optimiser, rate(step, run.total_steps, settings))
     with run.stage("forward"), torch.autocast(run.device.type, torch.bfloat16, enabled=run.amp):
-        embeddings = run.stepping(images)
+        embeddings = join(run.stepping(images), len(labels), run.ranks, run.bank.partial)
+    if run.ranks.count > 1:
+        torch.manual_seed(mixed(settings.seed, step))  # what the loss draws is the same everywhere
     with run.stage("loss"):
         loss = run.objective(embeddings, labels, indices)
     run.optimiser.zero_grad(set_to_none=True)
@@ -23,11 +29,23 @@ def take_step(run: Run, images: Tensor, labels: Tensor, indices: Tensor) -> Tens
         loss.backward()
     with run.stage("optimiser"):
         if settings.clip:
-            torch.nn.utils.clip_grad_norm_([p for g in run.optimiser.param_groups for p in g["params"]], settings.clip)
+            clip_gradients(run, settings.clip)
         run.optimiser.step()
     return loss.detach()
 
 
-def mixed(seed: int, step: int) -> int:
-    """Return a seed of its own for every step of every run."""
-    return (seed * 1_000_003 + step) * 2
+def clip_gradients(run: Run, limit: float) -> None:
+    """Scale down all gradients together if their norm, over all ranks, is larger."""
+    parameters = [p for group in run.optimiser.param_groups for p in group["params"]]
+    if not run.bank.partial:
+        torch.nn.utils.clip_grad_norm_(parameters, limit)
+        return
+    gradients = {id(p): p.grad for p in parameters if p.grad is not None}
+    held = gradients.get(id(run.bank.theta))  # the other ranks have the others
+    shared = [grad for key, grad in gradients.items() if key != id(run.bank.theta)]
+    zero = torch.zeros((), device=run.device)
+    squares = torch.stack([zero, *(grad.square().sum() for grad in shared)]).sum()
+    squares += run.ranks.sum(zero if held is None else held.square().sum())
+    scale = (limit / (squares.sqrt() + 1e-6)).clamp(max=1.0)
+    for grad in gradients.values():
+        grad.mul_(scale)

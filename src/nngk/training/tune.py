@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from nngk.data import Split, batches
+from nngk.data import Split
 from nngk.errors import InputError
 from nngk.files import fitted, read_json, write_json
 from nngk.networks.embed import Rows
@@ -26,6 +26,7 @@ from nngk.training.optimiser import rate_of
 from nngk.training.run import Run
 from nngk.training.settings import Settings
 from nngk.training.step import take_step
+from nngk.training.step_batches import step_batches
 from nngk.training.validation import comparable, validate
 
 TRAINED = (2e-5, 5e-5, 1e-4, 2e-4)
@@ -57,11 +58,11 @@ def tuned_rate(run: Run, train_epoch: TrainEpoch, stopping: Callable[[], bool], 
 
     ``train_epoch`` passes once over the batches of a run. It says how long it will take, and what was tried.
     """
-    record = run.folder / RECORD
-    tried = _read(record)
+    record, ranks = run.folder / RECORD, run.ranks
+    tried = ranks.told(_read(record))
     rates = FROZEN if run.frozen else TRAINED
     usual = rate_of(run.settings)
-    seconds = _estimate(run, len(rates))
+    seconds = ranks.told(_estimate(run, len(rates)))
     if seconds > limit and not tried:
         say(
             f"The learning rate is the recipe's, {usual:g}: to choose it on the validation images would take about "
@@ -71,10 +72,12 @@ def tuned_rate(run: Run, train_epoch: TrainEpoch, stopping: Callable[[], bool], 
     say(f"Choosing the learning rate on the validation images, in about {_duration(seconds)} (--no-tune skips this).")
     while (lr := next_rate(tried, rates, usual)) is not None:
         tried.append(Tried(lr, _short_run(run, lr, train_epoch, stopping)))
-        write_json(record, {"tried": [vars(one) for one in tried]})
+        if ranks.first:
+            write_json(record, {"tried": [vars(one) for one in tried]})
         say(f"  learning rate {lr:<8g} {_told(tried[-1].score, run.settings.task)}")
     best = best_of(tried, usual)
-    shutil.rmtree(run.folder / FOLDER, ignore_errors=True)
+    if ranks.first:
+        shutil.rmtree(run.folder / FOLDER, ignore_errors=True)
     if not best.score:
         raise InputError("The loss was not finite at any learning rate: set one with --lr, or look at the images.")
     say(f"Training with the learning rate {best.lr:g}.")
@@ -145,7 +148,7 @@ def _copy(run: Run, lr: float) -> Run:
     tables = Split(run.split.train, run.split.val, run.split.test.select([]))
     folder = run.folder / FOLDER
     folder.mkdir(exist_ok=True)
-    short = build_run(tables, settings, folder, replace(run.feed, test=none))
+    short = build_run(tables, settings, folder, replace(run.feed, test=none), run.ranks)
     short.network.load_state_dict(run.network.state_dict())
     return short
 
@@ -155,7 +158,7 @@ def _estimate(run: Run, rates: int) -> float:
     probe = _copy(run, rate_of(run.settings))
     probe.trainee.train()
     train, seconds = probe.feed.train, list[float]()
-    coming = batches(train.source, train.labels, probe.index_batches(0)[:PROBED], probe.feed.augment, device=run.device)
+    coming = step_batches(probe, probe.index_batches(0)[:PROBED])
     with closing(coming):
         for images, labels, indices in coming:
             begun = time.perf_counter()
@@ -163,7 +166,7 @@ def _estimate(run: Run, rates: int) -> float:
                 take_step(probe, images, labels, indices)
             else:  # without the bank, which would have to be computed for it
                 with torch.autocast(probe.device.type, torch.bfloat16, enabled=probe.amp):
-                    embeddings = probe.trainee(images)
+                    embeddings = (probe.trainee if run.ranks.count == 1 else probe.stepping)(images)
                 embeddings.float().square().sum().backward()
             if probe.device.type == "cuda":
                 torch.cuda.synchronize()

@@ -126,7 +126,11 @@ def _doubts(model: Model) -> list[Doubt]:
 
     return [
         *(
-            doubt("label", f"Called {s.label}, but looks like {s.called}: {_given(s.label, s.probability)}", (s.place,))
+            doubt(
+                "label",
+                f"Called {s.label}, but looks like {s.called}: the other images give {s.label} {s.probability:.0%}",
+                (s.place,),
+            )
             for s in found.suspects[:SHOWN]
         ),
         *(
@@ -139,7 +143,3 @@ def _doubts(model: Model) -> list[Doubt]:
             for u in found.useless[:SHOWN]
         ),
     ]
-
-
-def _given(label: str, probability: float) -> str:
-    return f"the other images give {label} {probability:.0%}"

@@ -60,9 +60,10 @@ class ServedModel:
             self._clear()
 
     def _clear(self) -> None:
-        """Remove pictures that the model does not name."""
+        """Remove pictures that neither the model names nor what it would be after an undo."""
         with locked(self.folder):  # no other server is between keeping a picture and naming it
-            clear_unnamed(self.folder, Model.load(self.folder, "cpu").sources)
+            undone = [source for change in self._undo for source in change.before[0].sources]
+            clear_unnamed(self.folder, [*Model.load(self.folder, "cpu").sources, *undone])
 
     @property
     def undo_id(self) -> str | None:

@@ -30,6 +30,18 @@ def test_a_pack_is_found_by_dataset_task_and_boxes(tmp_path):
     assert len(sources(tmp_path, data=tmp_path / "data").table("flowers102", "classify")) == len(flowers)
 
 
+def test_a_list_of_reduced_copies_serves_too(tmp_path):
+    table = quick_table(tmp_path / "pictures", "cars196", "metric")
+    lines = [f"{path},{table.class_names[y]},{part}" for path, y, part in zip(table.paths, table.labels, table.splits)]
+    (tmp_path / "cars196-metric.csv").write_text("\n".join(["path,label,split", *lines, "gone.jpg,a car,train"]))
+    with pytest.raises(InputError, match=r"gone\.jpg"):
+        sources(tmp_path).table("cars196", "metric")
+    found = sources(tmp_path, allow_missing=True).table("cars196", "metric")
+    assert found.splits == table.splits and (found.name, found.task) == ("cars196", "metric")
+    with pytest.raises(InputError, match=r"cars196-classify\.csv"):
+        sources(tmp_path, allow_missing=True).table("cars196", "classify")
+
+
 def test_the_truest_network_at_hand_stands_for_the_papers(tmp_path, monkeypatch):
     monkeypatch.delenv("NNGK_WEIGHTS", raising=False)
     assert sources(tmp_path).network("googlenet") == ("googlenet", "imagenet")

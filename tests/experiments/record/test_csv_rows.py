@@ -1,12 +1,11 @@
 """Rows are added to files of any age, also by several processes at once, and none is lost."""
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+import forked
 from nngk.errors import InputError
 from nngk.experiments.record import append_rows, provenance, read_rows
 from nngk.experiments.record.csv_rows import put_row
@@ -42,9 +41,8 @@ def test_long_columns_come_last(tmp_path):
 @pytest.mark.thorough
 def test_processes_side_by_side_lose_no_row(tmp_path):
     path = tmp_path / "x.csv"
-    command = [sys.executable, "-c", PROGRAM, str(path)]
-    both = [subprocess.Popen([*command, who]) for who in ("a", "b")]
-    assert [process.wait(timeout=120) for process in both] == [0, 0]
+    both = [forked.Started(["-c", PROGRAM, path, who]) for who in ("a", "b")]
+    assert [process.wait().returncode for process in both] == [0, 0]
     assert sorted((row["who"], int(row["number"])) for row in read_rows(path)) == [
         (w, n) for w in "ab" for n in range(20)
     ]

@@ -1,13 +1,9 @@
-"""The fused losses against the plain formula in float64, on the CPU through Triton's interpreter.
-
-The interpreter has to be chosen before Triton is imported, so the tests run in a process of their own, which
-``test_in_the_interpreter`` starts.
-"""
+"""The fused losses against the plain formula in float64, on the CPU through Triton's interpreter."""
 
 import pytest
 import torch
 
-from interpreter import interpreted, outside, run_in_the_interpreter
+from interpreter import interpreted
 from nngk.accel import usable
 from nngk.errors import InputError
 from nngk.kernel import formulas as kernel
@@ -15,12 +11,6 @@ from nngk.kernel.triton.losses import fused_all_centres_loss, fused_neighbour_lo
 
 # The interpreter computes with numpy, which warns of the log of an empty sum.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
-
-
-@outside
-@pytest.mark.thorough
-def test_in_the_interpreter():
-    run_in_the_interpreter(__file__)
 
 
 def problem(batch=4, m=30, k=9, dim=19, sigma=1.5, dtype=torch.float32, classes=3, seed=0):

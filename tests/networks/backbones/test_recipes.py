@@ -1,20 +1,18 @@
 """The networks themselves: names, shapes and values against torchvision and plain formulas."""
 
 import math
-import subprocess
-import sys
 
 import pytest
 import torch
 import torchvision
 from torch import Tensor, nn
 
+import forked
 from nngk.errors import InputError
 from nngk.networks import create_network
 from nngk.networks.backbones.googlenet import GoogLeNetBVLC
 from nngk.networks.backbones.recipes import RECIPES, recipe
 from nngk.networks.network import build_network
-from shapes import environment
 
 # our name, torchvision's, the names of its tensors that the embedding leaves out
 TORCHVISION = [
@@ -226,7 +224,7 @@ except InputError as error:
 else:
     raise AssertionError("timm/resnet18")
 """
-    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False)
+    done = forked.run(["-c", code])
     assert done.returncode == 0, done.stderr
 
 

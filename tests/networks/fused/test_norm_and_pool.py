@@ -1,8 +1,4 @@
-"""GoogLeNet's fused passes against PyTorch's in float64, on the CPU through Triton's interpreter.
-
-The interpreter has to be chosen before Triton is imported, so the tests run in a process of their own, which
-``test_in_the_interpreter`` starts.
-"""
+"""GoogLeNet's fused passes against PyTorch's in float64, on the CPU through Triton's interpreter."""
 
 import pytest
 import torch
@@ -10,14 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from interpreter import interpreted, outside, run_in_the_interpreter
+from interpreter import interpreted
 from nngk.networks.backbones.googlenet import ConvReLU, GoogLeNetBVLC, LocalResponseNorm, MaxPool, in_blocks
-
-
-@outside
-@pytest.mark.thorough
-def test_in_the_interpreter():
-    run_in_the_interpreter(__file__)
 
 
 def map_of(*shape, dtype=torch.float32, scale=1.0, seed=0):

@@ -66,7 +66,7 @@ def test_protocol(name: str) -> None:
         made.add(torch.zeros(3, 15))
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", PROMISED)
 def test_few_points_and_many_neighbours(name: str) -> None:
     made = engine(name, 16, 5)
     with pytest.raises(InputError, match="no points"):

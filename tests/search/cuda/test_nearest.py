@@ -7,16 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interpreter import interpreted, outside, run_in_the_interpreter
+from interpreter import interpreted
 from nngk.errors import InputError
 from nngk.search.certain import certain_nearest
 from nngk.search.cuda.nearest import centring, cuda_nearest, error_factors, multiply, rounded, spans
-
-
-@outside
-@pytest.mark.thorough
-def test_in_the_interpreter():
-    run_in_the_interpreter(__file__)
 
 
 def by_sorting(points, queries, k, exclude_own):
@@ -43,12 +37,21 @@ def data(kind, n=25, dim=7):
 KINDS = ["gaussian", "clusters", "far", "duplicates", "same"]
 
 
+# All kinds of points through one way, two of them through the others; the rest is slow.
+WAYS = {"fused": (1, False), "by descriptors": (1, True), "in two steps": (10**9, False)}
+PAIRS = [
+    pytest.param(kind, way, marks=[] if way == "fused" or kind in ("gaussian", "duplicates") else pytest.mark.slow)
+    for way in WAYS
+    for kind in KINDS
+]
+
+
 @interpreted
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("fused_from,tma", [(1, False), (1, True), (10**9, False)])
-def test_all_pairs_are_exact(kind, fused_from, tma):
+@pytest.mark.parametrize(("kind", "way"), PAIRS)
+def test_all_pairs_are_exact(kind, way):
     from nngk.search.cuda.products import Tile
 
+    fused_from, tma = WAYS[way]
     x, tile = data(kind), Tile(16, 16, 16, tma=tma)
     d, i = cuda_nearest(x, x, 3, exclude_own=True, fused_from=fused_from, tile=tile, capacity=16)
     expected, order = by_sorting(x, x, 3, True)

@@ -139,7 +139,7 @@ def open_pack(folder: Path) -> Pack:
         raise InputError(f"{folder} is not a pack: it has no {name}. Write one with nngk.data.pack().") from None
     except InputError:
         raise
-    except (ValueError, OSError, EOFError, KeyError, TypeError) as error:
+    except (ValueError, OSError, EOFError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"The pack in {folder} is damaged: copy or write it again ({error}).") from error
 
 

@@ -1,5 +1,6 @@
 """Where decoded images are kept for all runs, how much of them, and how they go."""
 
+import errno
 import hashlib
 import os
 import re
@@ -10,8 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from nngk.data.packs.keys import absolute
+from nngk.errors import InputError
+from nngk.files import LOCK, alone
 
 LIMIT = 50 * 10**9  # bytes of decoded images that are kept
+IMAGES = "images"  # the only folder there that is ours to remove
 _USED = ".used"  # its time says when a folder was last asked for
 _RESTING = 24 * 3600.0  # seconds after which nobody is at work in a folder
 
@@ -19,7 +23,10 @@ _RESTING = 24 * 3600.0  # seconds after which nobody is at work in a folder
 def cache_home() -> Path:
     """Return the folder of everything that can be computed again: $XDG_CACHE_HOME/nngk, or ~/.cache/nngk."""
     home = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(home) if Path(home).is_absolute() else Path.home() / ".cache") / "nngk"
+    try:
+        return (Path(home) if Path(home).is_absolute() else Path.home() / ".cache") / "nngk"
+    except RuntimeError:  # a process that belongs to nobody
+        raise FileNotFoundError(errno.ENOENT, "There is no home folder; set XDG_CACHE_HOME") from None
 
 
 def image_cache(paths: Iterable[Path], home: Path | None = None) -> Path:
@@ -28,7 +35,7 @@ def image_cache(paths: Iterable[Path], home: Path | None = None) -> Path:
     shared = os.path.commonpath(folders) if folders else ""
     name = re.sub(r"[^A-Za-z0-9._-]", "_", os.path.basename(shared))[:40] or "images"  # noqa: PTH119
     digest = hashlib.blake2b(shared.encode("utf-8", "surrogateescape"), digest_size=6).hexdigest()
-    return (home or cache_home()) / "images" / f"{name}-{digest}"
+    return (home or cache_home()) / IMAGES / f"{name}-{digest}"
 
 
 def use_cache(folder: Path, limit: int = LIMIT) -> Path:
@@ -57,7 +64,7 @@ def _last_used(folder: Path) -> float:
 def cache_bytes(folder: Path) -> int:
     """Return how many bytes the files below a folder take."""
     total = 0
-    for place, _, names in os.walk(folder):
+    for place, _, names in os.walk(folder.resolve()):  # which may be a link to another disk
         for name in names:
             with suppress(OSError):  # another process may remove it at this moment
                 total += (Path(place) / name).stat().st_size
@@ -65,7 +72,17 @@ def cache_bytes(folder: Path) -> int:
 
 
 def clear_cache() -> int:
-    """Remove everything that is kept; return how many bytes that was. A run that reads them keeps what it has open."""
-    freed = cache_bytes(cache_home())
-    shutil.rmtree(cache_home(), ignore_errors=True)
-    return freed
+    """Remove the images that are kept; return how many bytes that was.
+
+    What another process is writing stays, and one that reads keeps what it has open.
+    """
+    home = cache_home() / IMAGES
+    before = cache_bytes(home)
+    for place in home.glob("*/"):
+        with suppress(OSError, InputError), alone(place, LOCK, f"{place} is being written."):
+            for path in place.iterdir():
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path, ignore_errors=True)
+                elif path.name != LOCK:  # the next writer must find the one that others wait for
+                    path.unlink()
+    return before - cache_bytes(home)

@@ -191,7 +191,7 @@ def _resumed(folder: Path, digest: str) -> _Done:
             state = _right(part, state)
             os.truncate(part, state.length)
             return state
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         pass  # nothing usable was left: start from the first picture
     _remove(folder, _PROGRESS, _PART)  # the notes first: they must never describe the pixels of another build
     return _Done(digest)

@@ -96,17 +96,15 @@ def bench_families(
         native = core()
         about["kernels"] = native.kernels if native else ""
         engines = _built(data, peers, seed, say)
-        fresh: list[Row] = []
         for k in ks:
             truth = Exact(data.points).search(data.queries, k)[0]
             for wanted in RECALLS:
-                fresh += _equal_recall(engines, data, truth, wanted)
-        fresh = [about | row | provenance(commit=commit) for row in fresh]
-        if out is not None:
-            append_rows(Path(out), fresh)
-        for line in summary(fresh):
-            say(line)
-        rows += fresh
+                fresh = [about | row | provenance(commit=commit) for row in _equal_recall(engines, data, truth, wanted)]
+                if out is not None:
+                    append_rows(Path(out), fresh)
+                for line in summary(fresh):
+                    say(line)
+                rows += fresh
     return rows
 
 

@@ -15,7 +15,14 @@ from nngk.training.settings import RETIRED
 
 # The columns that name a run within its experiment; a new row of the same run replaces the old one.
 IDENTITY = ("preset", "dataset", "variant", "loss", "dim", "examples", "network", "seed")
-MACHINE = ("device", "threads", "cache", "thumbnails", "seed")  # they decide no figures, or have columns of their own
+MACHINE = (
+    "device",
+    "threads",
+    "cache",
+    "thumbnails",
+    "bank",
+    "seed",
+)  # they decide no figures, or have columns of their own
 # Settings that are newer than some rows, with the value that these rows had: their keys stay as they are.
 LATER = (("whiten", 0.0), ("squash", True), ("hold_out", True), ("tune", True))
 

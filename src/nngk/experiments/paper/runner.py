@@ -42,11 +42,12 @@ def run_experiments(
     network: str | None = None,
     only: Mapping[str, Iterable[str]] | None = None,
     commit: str | None = None,
+    allow_missing: bool = False,
 ) -> list[dict[str, Any]]:
     """Run experiments of the paper by name ('all' for all); return the rows, also written to ``results/NAME.csv``.
 
     Args:
-        data: folder of the datasets, as packs or in their official layouts.
+        data: folder of the datasets, as packs, as lists ``NAME-TASK.csv``, or in their official layouts.
         weights: folder of weights files, or 'imagenet' for the library's downloads.
         preset: 'paper', 'best', 'both', or 'frozen': our recipe without a GPU, with the network left untrained.
         seeds: runs of each trial, with the seeds 0, 1, …
@@ -55,13 +56,15 @@ def run_experiments(
         network: takes the place of the paper's network where an experiment has a single one.
         only: columns and the values to keep, such as ``{"dim": ["64"]}``.
         commit: the source's commit, where git is not there to ask.
+        allow_missing: whether a dataset serves that lacks some of its images.
     """
     chosen = EXPERIMENTS if names == "all" else [find_experiment(n) for n in _as_list(names)]
     presets = ("paper", "best") if preset == "both" else (require_preset(preset),)
     if seeds < 1:
         raise InputError(f"Experiments run with at least one seed; got {seeds}.")
     place = Path(work or (QUICK if quick else WORK))
-    sources = Sources(None if data is None else Path(data), None if weights is None else str(weights), place, quick)
+    folder, files = None if data is None else Path(data), None if weights is None else str(weights)
+    sources = Sources(folder, files, place, quick, allow_missing)
     runner = Runner(
         sources,
         results=results_folder(results, quick),

@@ -1,7 +1,7 @@
 """Where an experiment's images and weights come from, and what to do when they are not there."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nngk.data import DATASETS, ImageTable, read_images
@@ -34,10 +34,11 @@ class Sources:
     weights: str | None  # 'imagenet', or a folder
     work: Path
     quick: bool = False
+    allow_missing: bool = False  # whether a dataset serves that lacks some of its images
     _tables: dict[tuple[str, str], ImageTable] = field(default_factory=dict)
 
     def table(self, dataset: str, task: str) -> ImageTable:
-        """Return a dataset with the paper's splits for a task, from a pack or from its official layout."""
+        """Return a dataset with the paper's splits for a task, from a pack, a list or its official layout."""
         if (dataset, task) not in self._tables:
             made = quick_table(self.work / "quick-data", dataset, task) if self.quick else self._find(dataset, task)
             self._tables[dataset, task] = made
@@ -56,12 +57,16 @@ class Sources:
         found = _pack_of(folder, dataset, task)
         if found is not None:
             return read_images(found, task=task)
+        listed = folder / f"{dataset}-{task}.csv"  # path,label,split: reduced copies, for instance
+        if listed.is_file():
+            return replace(read_images(listed, task=task, allow_missing=self.allow_missing), name=dataset, task=task)
         if locate(known, folder) is None:
             raise InputError(
                 f"There is no {known.title} in {folder}: expected {' or '.join(known.folders)} in its official layout, "
-                f"or a pack of it for the task '{task}'. Fetch it with: nngk data download {dataset} {folder}"
+                f"or a pack of it for the task '{task}', or a list {listed.name} with the columns path,label,split. "
+                f"Fetch it with: nngk data download {dataset} {folder}"
             )
-        return read_images(dataset, data_dir=folder, task=task)
+        return read_images(dataset, data_dir=folder, task=task, allow_missing=self.allow_missing)
 
     def network(self, wanted: str, start: str = "imagenet") -> tuple[str, str]:
         """Return the network that stands for ``wanted``, one of the paper's or one of ours, and its weights."""

@@ -8,6 +8,8 @@ import math
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from nngk.networks.fused.folding import conv_in_one_pass, frozen, one_pass
+
 # Of each stage: blocks, kernel, stride, expansion, channels.
 STAGES = (
     (1, 3, 1, 1, 16),
@@ -25,10 +27,14 @@ class SameConv(nn.Conv2d):
     """A strided convolution that pads as TensorFlow does: so much that no pixel is lost, and more after than before."""
 
     def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self.padded(x))
+
+    def padded(self, x: Tensor) -> Tensor:
+        """Return the map with the zeros around it that this convolution reads."""
         (top, bottom), (left, right) = (
             _padding(side, kernel, stride) for side, kernel, stride in zip(x.shape[2:], self.kernel_size, self.stride)
         )
-        return super().forward(pad(x, (left, right, top, bottom)))
+        return pad(x, (left, right, top, bottom))
 
 
 def _padding(side: int, kernel: int, stride: int) -> tuple[int, int]:
@@ -58,6 +64,14 @@ def _norm_relu6(channels: int) -> nn.BatchNorm2d:
     return NormReLU6(channels, eps=1e-3)
 
 
+def _normed(conv: nn.Conv2d, norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
+    """Return ``norm(conv(x))``, in one pass where that is possible."""
+    if not (one_pass(x) and frozen(norm)):
+        return norm(conv(x))
+    x = conv.padded(x) if isinstance(conv, SameConv) else x
+    return conv_in_one_pass(conv, norm, x, relu6=isinstance(norm, NormReLU6))
+
+
 class SeparableBlock(nn.Module):
     """A convolution of each channel, and one across them."""
 
@@ -67,7 +81,7 @@ class SeparableBlock(nn.Module):
         self.conv_pw, self.bn2 = _conv(channels, out), _norm(out)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.bn2(self.conv_pw(self.bn1(self.conv_dw(x))))
+        return _normed(self.conv_pw, self.bn2, _normed(self.conv_dw, self.bn1, x))
 
 
 class InvertedBlock(nn.Module):
@@ -82,8 +96,8 @@ class InvertedBlock(nn.Module):
         self.conv_pwl, self.bn3 = _conv(wide, out), _norm(out)
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = self.bn2(self.conv_dw(self.bn1(self.conv_pw(x))))
-        narrow = self.bn3(self.conv_pwl(wide))
+        wide = _normed(self.conv_dw, self.bn2, _normed(self.conv_pw, self.bn1, x))
+        narrow = _normed(self.conv_pwl, self.bn3, wide)
         return narrow + x if self.adds else narrow
 
 
@@ -116,8 +130,8 @@ class EfficientNetLite0(nn.Module):
         self.conv_head, self.bn2 = _conv(channels, WIDEST), _norm_relu6(WIDEST)
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
-        maps = [self.bn1(self.conv_stem(x))]
+        maps = [_normed(self.conv_stem, self.bn1, x)]
         for stage in self.blocks:
             maps.append(stage(maps[-1]))
-        maps.append(self.bn2(self.conv_head(maps[-1])))
+        maps.append(_normed(self.conv_head, self.bn2, maps[-1]))
         return maps[-1] if self.layers == 1 else tuple(maps[-self.layers :])

@@ -6,27 +6,12 @@ from torchvision.models import AlexNet, GoogLeNet, ResNet, vgg16
 from torchvision.models.resnet import Bottleneck
 
 from nngk.networks.fused.convolution import conv_relu, fusable
-
-
-def frozen(norm: nn.Module) -> bool:
-    """Return whether a BatchNorm goes by its stored statistics: then it is a scale and a shift."""
-    return not norm.training and isinstance(norm.running_mean, Tensor)
+from nngk.networks.fused.folding import folded, frozen
 
 
 def folding_pays(x: Tensor) -> bool:
     """Return whether taking BatchNorms into convolutions saves time: on a GPU only where those are fused as well."""
     return not x.is_cuda or fusable(x)
-
-
-def folded(conv: nn.Module, norm: nn.Module) -> tuple[Tensor, Tensor]:
-    """Return the weight and bias of a convolution that has taken over the frozen BatchNorm behind it.
-
-    That saves one pass over the map, and four in a training step.
-    """
-    assert isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d)
-    assert norm.running_var is not None and norm.running_mean is not None
-    scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
-    return conv.weight * scale[:, None, None, None], norm.bias - norm.running_mean * scale
 
 
 class FoldingBottleneck(Bottleneck):

@@ -1,0 +1,203 @@
+"""Do several ranks on one GPU give what one gives, and what does the code for several cost a rank that is alone?
+
+    PYTHONPATH=src python benchmarks/gpu/distributed.py [--commit HASH]
+
+The ranks talk by gloo, because NCCL wants a GPU for each. Differences are the largest of any value over three epochs
+with refreshes, in float32 without TF32. The bar: a step of one rank through DistributedDataParallel takes at most
+1.02 of a step without. Rows: results/gpu_distributed.csv.
+"""
+
+import argparse
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from measure import DEVICE, QUICK, Report, report_of, wait
+from PIL import Image
+from torch.nn.parallel import DistributedDataParallel
+
+from nngk import Settings
+from nngk.data import ImageTable, read_images, split
+from nngk.ranks import ALONE
+from nngk.training import loop
+from nngk.training.build import build_run
+from nngk.training.distributed import distributed, joined_ranks
+from nngk.training.run import Run
+from nngk.training.step_batches import step_batches
+from nngk.training.validation import validate
+
+EPOCHS = 3
+VARIANTS: dict[str, dict[str, Any]] = {
+    "lists, learned sigma": {"sigma": "learned"},
+    "all centres": {"n_neighbours": 0},
+    "lists, metric, background refresh": {"task": "metric", "background": True},
+    "sharded, learned sigma": {"bank": "sharded", "sigma": "learned"},
+}
+
+
+def small(**changes: Any) -> Settings:
+    """Return settings of a small network on small pictures, with lists that are renewed within epochs."""
+    values: dict[str, Any] = {"network": "small", "weights": "random", "dim": 8 if QUICK else 64, "resize": 18}
+    values |= {"crop_size": 16, "batch_size": 8 if QUICK else 60, "n_neighbours": 6 if QUICK else 50}
+    values |= {"epochs": EPOCHS, "lr": 0.01, "optimiser": "sgd", "val_fraction": 0.2, "test_fraction": 0.2}
+    values |= {"device": DEVICE, "amp": False, "compile": "off", "cache": "off", "threads": 1}
+    return Settings(**(values | {"update_interval": "2 steps"} | changes))
+
+
+def write_pictures(folder: Path) -> Path:
+    """Write noisy pictures of a colour for each class."""
+    rng = np.random.default_rng(0)
+    for label in range(4 if QUICK else 20):
+        (folder / f"{label:02d}").mkdir(parents=True)
+        colour = rng.uniform(40, 215, 3)
+        for number in range(8 if QUICK else 40):
+            pixels = np.clip(colour + rng.normal(0, 40, (18, 18, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / f"{label:02d}" / f"{number}.png")
+    return folder
+
+
+def parts_of(table: ImageTable, s: Settings) -> Any:
+    """Return the table split as training splits it."""
+    return split(table, s.task, s.val_fraction, s.test_fraction, s.seed)
+
+
+def course(photos: Path, folder: Path, settings: Settings) -> dict[str, np.ndarray]:
+    """Train with the ranks that this process belongs to; return what there was to see, in order."""
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    seen: dict[str, list[Any]] = {name: [] for name in ("loss", "gradients", "centres", "theta", "sigma", "scores")}
+    table = read_images(photos, task=settings.task, seed=settings.seed)
+    with joined_ranks(settings.device) as ranks:
+        folder.mkdir(exist_ok=True)
+        run = build_run(parts_of(table, settings), settings, folder, ranks=ranks)
+        run.begin()
+        for epoch in range(EPOCHS):
+            run.trainee.train()
+            for given in step_batches(run, run.index_batches(epoch)):
+                seen["loss"].append(float(loop.take_step(run, *given)))
+                learned = {id(p): p.grad for g in run.optimiser.param_groups for p in g["params"]}
+                if run.bank.partial:
+                    learned[id(run.bank.theta)] = ranks.gather(run.bank.theta.grad, len(run.bank))
+                grads = [grad.flatten() for grad in learned.values() if grad is not None]
+                seen["gradients"].append(torch.cat(grads).cpu().numpy())
+                run.at.step += 1
+                run.refresher.finish(run.at.step)  # a background refresh comes in at the same step everywhere
+            run.objective.before_step(run.at.step, run.trainee)
+            run.refresher.finish(run.at.step)
+            seen["scores"].append(list(validate(run)[0].values()))
+            bank = run.bank.whole()
+            seen["centres"].append(bank.centres.cpu().numpy().copy())
+            seen["theta"].append(bank.theta.detach().cpu().numpy().copy())
+            seen["sigma"].append(run.objective.sigma)
+    return {name: np.stack([np.asarray(value) for value in values]) for name, values in seen.items()}
+
+
+def in_ranks(count: int, variant: str, photos: Path, home: Path) -> list[dict[str, np.ndarray]]:
+    """Return what the ranks saw, each a process of its own."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    words = [sys.executable, __file__, "--variant", variant, "--photos", str(photos), "--home", str(home)]
+    shared = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(count)}
+    started = [
+        subprocess.Popen(words + ["--quick"] * QUICK, env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+        for rank in range(count)
+    ]
+    failed = [process for process in started if process.wait()]
+    if failed:
+        raise RuntimeError(f"A rank of {count} failed with {variant!r}; what it said is above.")
+    return [dict(np.load(home / f"{rank}.npz")) for rank in range(count)]
+
+
+def differences(report: Report) -> None:
+    """Report how far the ranks are from one process that does the same."""
+    with tempfile.TemporaryDirectory() as place:
+        photos = write_pictures(Path(place, "photos"))
+        for number, (variant, changes) in enumerate(list(VARIANTS.items())[-1 if QUICK else 0 :]):
+            alone = course(photos, Path(place, f"alone{number}"), small(**changes))
+            for count in (2,) if QUICK else (2, 3):
+                home = Path(place, f"{number}-{count}")
+                home.mkdir()
+                for rank, found in enumerate(in_ranks(count, variant, photos, home)):
+                    for name, expected in alone.items():
+                        far = float(np.abs(found[name] - expected).max())
+                        report(f"{variant}, rank {rank} of {count}, {name}", far, "abs", "from one process")
+
+
+def overhead(report: Report) -> None:
+    """Time the steps of one rank with and without DistributedDataParallel, in turns."""
+    with tempfile.TemporaryDirectory() as place:
+        photos = write_pictures(Path(place, "photos"))
+        s = small(task="metric", val_fraction=0.0, update_interval=1000)
+        if not QUICK:
+            big = {"network": "resnet50-v1", "resize": 256, "crop_size": 224, "batch_size": 128, "amp": True}
+            s = replace(s, **big, freeze_batchnorm=True)
+        table = read_images(photos, task=s.task, seed=s.seed)
+        runs = {}
+        for name in ("plain", "one rank"):
+            Path(place, name).mkdir()
+            runs[name] = build_run(parts_of(table, s), s, Path(place, name))
+        dist.init_process_group(
+            "gloo" if QUICK else "nccl", init_method=f"file://{place}/meeting", rank=0, world_size=1
+        )
+        same = runs["one rank"].trainee
+        assert distributed(same, ALONE) is same  # as shipped one rank is a plain run; here it is made to pay
+        runs["one rank"].stepping = DistributedDataParallel(same, static_graph=True)
+        times: dict[str, list[float]] = {name: [] for name in runs}
+        for turn in range(2 if QUICK else 8):
+            for name, run in runs.items():
+                milliseconds = timed_steps(run, 2 if QUICK else 10)
+                if turn:  # the first warms up
+                    times[name].append(milliseconds)
+        dist.destroy_process_group()
+    middle = {name: statistics.median(values) for name, values in times.items()}
+    for name, value in middle.items():
+        report(f"step, {s.network}, batch {s.batch_size}, {name}", value, "ms")
+    report("step, one rank / plain", middle["one rank"] / middle["plain"], "x", "bar: at most 1.02")
+
+
+def timed_steps(run: Run, count: int) -> float:
+    """Return the milliseconds of a step, over some on one batch, whose loading is not timed."""
+    images, labels, indices = next(step_batches(run, run.index_batches(0)))
+    run.trainee.train()
+    loop.take_step(run, images, labels, indices)
+    wait()
+    begun = time.perf_counter()
+    for _ in range(count):
+        run.at.step += 1
+        loop.take_step(run, images, labels, indices)
+    wait()
+    return 1e3 * (time.perf_counter() - begun) / count
+
+
+def measure(report: Report) -> None:
+    """Measure what ranks differ by, and what one pays."""
+    differences(report)
+    overhead(report)
+
+
+def work() -> bool:
+    """Be one rank, if that is what this process was started for."""
+    if "--variant" not in sys.argv:
+        return False
+    parser = argparse.ArgumentParser()
+    for name in ("--variant", "--photos", "--home"):
+        parser.add_argument(name)
+    given, _ = parser.parse_known_args()
+    home = Path(given.home)
+    found = course(Path(given.photos), home / "run", small(**VARIANTS[given.variant]))
+    np.savez(home / f"{os.environ['RANK']}.npz", **found)
+    return True
+
+
+if __name__ == "__main__" and not work():
+    report_of("distributed", __doc__, "results/gpu_distributed.csv", measure)

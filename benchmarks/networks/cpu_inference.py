@@ -1,0 +1,143 @@
+"""How many images a second does a CPU embed: from files to answers, beside the bare network, onnxruntime and compiled?
+
+    python benchmarks/networks/cpu_inference.py --networks efficientnet-lite0 resnet50 --threads 2
+
+Photos are generated, 1600 × 1200 pixels in JPEG; the bare networks get a batch that is decoded already. Rows:
+results/cpu_inference.csv. The ways take turns, and medians are compared.
+"""
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from nngk import Model, create_network, read_images
+from nngk.data import Images, centre_crop
+from nngk.errors import MissingExtra
+from nngk.experiments.record import append_rows, provenance
+from nngk.experiments.record.benchmarks import benchmark_options, benchmark_parser
+from nngk.model.export import export_onnx
+from nngk.model.stream import classify_each
+from nngk.networks.embed import at_once, embed
+
+ROUNDS = 5
+
+
+def write_photos(folder: Path, count: int, width: int, height: int) -> None:
+    """Write photos of two classes whose detail is distributed as in real ones: less of it the finer it is."""
+    random = np.random.default_rng(0)
+    rows, columns = np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)[None]
+    fade = 1 / np.maximum(np.hypot(rows, columns), 1 / width) ** 1.1
+    for number in range(count):
+        noise = random.normal(size=(3, *fade.shape)) + 1j * random.normal(size=(3, *fade.shape))
+        waves = np.fft.irfft2(noise * fade, s=(height, width))
+        pixels = 128 + 45 * waves / waves.std(axis=(1, 2), keepdims=True)
+        place = folder / f"class {number % 2}"
+        place.mkdir(exist_ok=True)
+        picture = Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8).transpose(1, 2, 0))
+        picture.save(place / f"{number}.jpg", quality=90)
+
+
+def model_of(name: str) -> Model:
+    """Return a model with a network of random weights and two hundred centres of two classes."""
+    network = create_network(name, dim=128, weights="random")
+    return Model(
+        network,
+        centres=torch.randn(200, network.dim),
+        labels=torch.arange(200) % 2,
+        theta=torch.zeros(200),
+        sigma=1.0,
+        class_names=["class 0", "class 1"],
+        sources=[str(i) for i in range(200)],
+        device="cpu",
+    )
+
+
+def onnx_session(model: Model, threads: int) -> Callable[[Tensor], Any]:
+    """Return the exported network, as onnxruntime runs it on pictures of bytes."""
+    import onnxruntime
+
+    with tempfile.TemporaryDirectory() as home:
+        export_onnx(model, Path(home) / "network.onnx")
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        content = (Path(home) / "network.onnx").read_bytes()
+        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    return lambda pictures: session.run(None, {"pictures": pictures.numpy()})
+
+
+def ways_of(model: Model, photos: Path, threads: int, compiled: bool) -> dict[str, Callable[[], object]]:
+    """Return what is compared: each goes through as many images as there are photos."""
+    spec, table = model.network.input, read_images(photos)
+    paths = [str(photos / path) for path in table.paths]
+    images, crop = Images(table, spec.resize), centre_crop(spec.size, spec.mean, spec.std)
+    many = at_once(torch.device("cpu"), spec.size)
+    decoded = crop(images.batch(torch.arange(min(many, len(paths))))).contiguous(memory_format=torch.channels_last)
+    times = -(-len(paths) // len(decoded))
+    network = model.network
+
+    def bare(run: Callable[[Tensor], Any], batch: Tensor) -> Callable[[], object]:
+        def work() -> None:
+            with torch.inference_mode():
+                for _ in range(times):
+                    run(batch)
+
+        return work
+
+    ways: dict[str, Callable[[], object]] = {"bare network": bare(network, decoded)}
+    try:
+        session = onnx_session(model, threads)
+        pixels = torch.randint(0, 256, tuple(decoded.shape), dtype=torch.uint8)
+        ways["onnxruntime"] = bare(session, pixels)
+    except (ImportError, MissingExtra) as error:
+        print(f"onnxruntime: left out. {error}")
+    if compiled:
+        ways["torch.compile"] = bare(torch.compile(network), decoded)
+    ways["Model.embed"] = lambda: model.embed(paths)
+    ways["nngk classify"] = lambda: list(classify_each(model, paths))
+    ways["features of nngk train"] = lambda: embed(network, images, crop)
+    return ways
+
+
+def main() -> None:
+    parser = benchmark_parser(__doc__, "results/cpu_inference.csv")
+    parser.add_argument("--networks", nargs="+", default=["efficientnet-lite0", "resnet50"])
+    parser.add_argument("--photos", type=int, default=32)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--compile", action="store_true", help="Measure torch.compile as well, which takes minutes.")
+    given = benchmark_options(parser)
+    width, height = 1600, 1200
+    if given.quick:
+        given.networks, given.photos, width, height = ["small"], 4, 64, 48
+    torch.set_num_threads(given.threads)
+    with tempfile.TemporaryDirectory() as home:
+        write_photos(Path(home), given.photos, width, height)
+        for name in given.networks:
+            ways = ways_of(model_of(name), Path(home), given.threads, given.compile)
+            seconds: dict[str, list[float]] = {way: [] for way in ways}
+            for round_number in range(1 + (1 if given.quick else ROUNDS)):
+                for way, work in ways.items():
+                    start = time.perf_counter()
+                    work()
+                    if round_number:  # the first one warms up
+                        seconds[way].append(time.perf_counter() - start)
+            times = len(seconds["bare network"])
+            for way, taken in seconds.items():
+                share = statistics.median(b / a for a, b in zip(taken, seconds["bare network"]))
+                row = {"network": name, "way": way, "threads": given.threads, "photos": given.photos, "rounds": times}
+                row |= {"width": width, "height": height}
+                row["images_per_second"] = round(given.photos / statistics.median(taken), 2)
+                row["of_bare_network"] = round(share, 3)
+                print(f"{name:20} {way:24} {row['images_per_second']:>8} images/s, {share:.2f} of the bare network")
+                append_rows(given.out, [row | provenance("cpu", given.commit)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""What ranks do in tests; a module of its own, so that a new process can import it."""
+
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+from nngk.bank.centres import CentreBank
+from nngk.bank.sharded import ShardedBank
+from nngk.data import read_images, split
+from nngk.metrics import evaluate
+from nngk.ranks import speaks
+from nngk.search import create_engine
+from nngk.training import loop
+from nngk.training.build import build_run
+from nngk.training.distributed import joined_ranks
+from nngk.training.settings import Settings
+from nngk.training.validation import validate
+
+
+def trained(photos, folder, values):
+    """Train in a folder; return what every step and every epoch had, as arrays."""
+    settings = Settings(**values)
+    table = read_images(photos, task=settings.task, seed=settings.seed)
+    parts = split(table, settings.task, settings.val_fraction, settings.test_fraction, settings.seed)
+    with joined_ranks(settings.device) as ranks:
+        folder.mkdir(exist_ok=True)
+        run = build_run(parts, settings, folder, ranks=ranks)
+        run.begin()
+        seen = {"loss": [], "gradients": [], "lists": [], "centres": [], "theta": [], "sigma": [], "scores": []}
+        step = loop.take_step
+
+        def watched(run, images, labels, indices):
+            loss = step(run, images, labels, indices)
+            seen["loss"].append(float(loss))
+            groups, theta = run.optimiser.param_groups, run.bank.theta
+            grads = {id(p): p.grad for group in groups for p in group["params"] if p.grad is not None}
+            if run.bank.partial and id(theta) in grads:
+                grads[id(theta)] = ranks.gather(theta.grad, len(run.bank))
+            seen["gradients"].append(np.concatenate([g.flatten().numpy() for g in grads.values()]))
+            return loss
+
+        loop.take_step = watched
+        try:
+            for epoch in range(settings.epochs):
+                loop.train_epoch(run, lambda: False, 0.0)
+                run.objective.before_step(run.at.step, run.trainee)
+                seen["scores"].append(list(validate(run)[0].values()))
+                bank = run.bank.whole()
+                seen["lists"].append(bank.neighbours.numpy().copy())
+                seen["centres"].append(bank.centres.numpy().copy())
+                seen["theta"].append(bank.theta.detach().numpy().copy())
+                seen["sigma"].append(run.objective.sigma)
+                run.at.epoch, run.at.batch = epoch + 1, 0
+        finally:
+            loop.take_step = step
+        test = run.feed.test
+        seen["metrics"] = list(evaluate(run.embed(test), test.labels, ks=(1, 2), nmi_seeds=3, ranks=ranks).values())
+        if settings.optimiser == "sgd":  # AdamW makes much of what rounding leaves of a gradient of zero
+            seen["weights"] = [np.concatenate([p.detach().flatten().numpy() for p in run.network.parameters()])]
+        return seen
+
+
+def model_of(photos, out, values, resume=False):
+    """Train as a person does; return the number of centres."""
+    settings = Settings(**values)
+    table = read_images(photos, task=settings.task, seed=settings.seed)
+    return len(loop.train(table, settings, out=out, resume=resume).centres)
+
+
+def stopped_after(photos, out, values, steps):
+    """Train until a person stops the first rank in a step; return whether the run was saved."""
+    asked = 0
+
+    @contextmanager
+    def counted():
+        def stopping():
+            nonlocal asked
+            asked += 1
+            return asked == steps and speaks()
+
+        yield stopping
+
+    loop._stop_on_ctrl_c = counted
+    try:
+        model_of(photos, out, values)
+    except loop.Interrupted:
+        return (out / "run" / "checkpoint.json").exists()
+    return False
+
+
+def sharded_facts(m, dim, k, guaranteed, engine=""):
+    """Put a sharded bank beside a whole one with the same rows; return what both say, and what was sent."""
+    generator = torch.Generator().manual_seed(0)
+    points = torch.randn(m, dim, generator=generator)
+    labels = torch.arange(m) % max(1, m // 2)  # the two members of a class are half of the bank apart
+    batch = torch.randperm(m, generator=generator)[: min(m, 7)]
+    x, theta = torch.randn(len(batch), dim, generator=generator), torch.randn(m, generator=generator)
+    with joined_ranks("cpu") as ranks:
+        whole, shard = CentreBank(labels, dim, k, guaranteed), ShardedBank(labels, dim, k, guaranteed, ranks=ranks)
+        span = ranks.span(m)
+        with torch.no_grad():
+            whole.theta.copy_(theta)
+            shard.theta.copy_(theta[span])
+        whole.renew(points)
+        kind = create_engine(engine, dim=dim, n=m, k=k) if engine else None
+        ranks.traffic.sent.clear()
+        shard.replace(points[span], *shard.lists(points[span], kind))
+        sent = {"lists": dict(ranks.traffic.sent)}
+        facts = {"lonely": (shard.n_lonely, whole.n_lonely), "rows": len(shard.centres)}
+        facts["recall"] = shard.list_recall(points[span], shard.neighbours)
+        facts["lists"] = shard.whole().neighbours.numpy(), whole.neighbours.numpy()
+        facts["nearest"] = [bank.nearest(bank.centres, x, 3)[1].numpy() for bank in (shard, whole)]
+        facts["left out"] = [bank.left_out(torch.arange(0, m, 2))[0].numpy() for bank in (shard, whole)]
+        if engine:
+            return facts
+        found = []
+        for bank in (shard, whole):
+            own, sigma = x.clone().requires_grad_(), torch.tensor(0.7, requires_grad=True)
+            ranks.traffic.sent.clear()
+            loss, learns = bank.neighbour_loss(own, sigma, bank.lists_of(batch), labels[batch], batch)
+            loss.sum().backward()
+            by_x, by_theta = (own.grad, bank.theta.grad)
+            if bank is shard:
+                sent["step"] = dict(ranks.traffic.sent)
+                by_x, by_theta = ranks.sum(by_x), ranks.gather(by_theta, m)
+            found.append([t.detach().numpy() for t in (loss, learns, by_x, by_theta, sigma.grad)])
+        return facts | {"loss": found, "sent": sent, "batch": batch.tolist()}
