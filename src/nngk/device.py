@@ -57,8 +57,8 @@ def cpu_count() -> int:
 def keep_memory() -> None:
     """Let this process keep up to a gigabyte of memory that was freed, where the C library is glibc.
 
-    Otherwise the maps of each layer go back to the system and come again page by page, which takes a quarter of the
-    time of a pass on a CPU. For programs that are a process of their own: it holds for all of it.
+    Otherwise the maps of each layer go back to the system and come again page by page, which takes a good
+    part of the time of a pass on a CPU. For programs that are a process of their own: it holds for all of it.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
     if mallopt is not None:
