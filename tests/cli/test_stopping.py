@@ -75,3 +75,18 @@ def test_ctrl_c_twice_stops_at_once():
         assert stopping()
         signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.slow
+def test_two_processes_train_one_model_and_stop_together(home, tmp_path):
+    """The launcher is told to stop; both ranks save after the same step, and one process goes on."""
+    words = [*flags(**SETTINGS | {"dropout": 0.0}), "--threads", "1"]
+    line = command("train", home / "shapes", "--out", tmp_path / "m", *words, "--devices", "2")
+    with subprocess.Popen(line, env=environment(), stderr=subprocess.PIPE, text=True) as process:
+        for said in process.stderr:
+            if said.startswith("epoch   3 "):
+                process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=120) == 130
+    assert (tmp_path / "m" / "run" / "checkpoint.json").exists() and not (tmp_path / "m" / "model.json").exists()
+    done = nngk("train", home / "shapes", "--out", tmp_path / "m", *words, "--resume")
+    assert done.returncode == 0 and "Resuming in epoch" in done.stderr, done.stderr

@@ -154,7 +154,7 @@ def test_flipped_bits_are_never_resumed_from(folder, which):
 
 
 WRONG = {
-    "of the future": lambda r: r.update(format=3),
+    "of the future": lambda r: r.update(format=4),
     "unknown field": lambda r: r.update(scale=2),
     "no tensors": lambda r: r.pop("tensors"),
     "tensors elsewhere": lambda r: r.update(tensors="../run/" + r["tensors"]),
