@@ -2,6 +2,7 @@
 
 import json
 import signal
+import subprocess
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import forked
 from nngk.files import read_tensors
 from nngk.training.loop import train
 from nngk.training.settings import Settings
-from shapes import TINY, flags, nngk, write_shapes
+from shapes import TINY, command, flags, nngk, write_shapes
 
 SETTINGS = {**TINY, "epochs": 25, "patience": 0, "dropout": 0.2, "update_interval": "7 steps", "sigma": "learned"}
 CLOCKS = {"images_per_second", "refresh_seconds"}
@@ -82,7 +83,7 @@ def test_two_processes_train_one_model_and_stop_together(home, tmp_path):
     """The launcher is told to stop; both ranks save after the same step, and one process goes on."""
     words = [*flags(**SETTINGS | {"dropout": 0.0}), "--threads", "1"]
     line = command("train", home / "shapes", "--out", tmp_path / "m", *words, "--devices", "2")
-    with subprocess.Popen(line, env=environment(), stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(line, env=forked.environment(), stderr=subprocess.PIPE, text=True) as process:
         for said in process.stderr:
             if said.startswith("epoch   3 "):
                 process.send_signal(signal.SIGTERM)
