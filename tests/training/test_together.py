@@ -2,7 +2,12 @@
 
 import numpy as np
 import pytest
+import torch
 
+from nngk.data import Augmentation, read_images
+from nngk.ranks import ALONE
+from nngk.training import loop
+from runs import make_run, settings
 from shapes import TINY, write_shapes
 from together import together
 from together_work import trained
@@ -58,6 +63,27 @@ def compare(count, photos, tmp_path, **changes):
     for found in together(count, trained, photos, tmp_path / "ranks", values):
         require_equal(found, alone)
     assert np.ptp(alone["loss"]) > 0
+
+
+@pytest.mark.thorough
+def test_a_process_that_is_alone_talks_to_nobody(photos, tmp_path, monkeypatch):
+    """What one process does is what it did before there could be several: it sends nothing and wraps nothing."""
+    monkeypatch.setattr("nngk.ranks.dist", None)
+    monkeypatch.setattr("nngk.training.distributed.DistributedDataParallel", None)
+    table = read_images(photos)
+    run = make_run(table, tmp_path / "run", **BASE | {"bank": "sharded"})
+    assert run.stepping is run.trainee and not run.bank.partial and run.ranks is ALONE
+    model = loop.train(table, settings(**BASE), out=tmp_path / "model")
+    assert len(model.centres) and not ALONE.traffic.sent
+
+
+@pytest.mark.parametrize("crop", ["resized", "random"])
+def test_an_image_has_the_same_luck_in_a_part_as_in_the_whole_batch(crop):
+    augment = Augmentation(size=8, crop=crop)
+    batch = torch.randint(0, 256, (7, 3, 12, 14), dtype=torch.uint8)
+    whole = augment(batch, torch.Generator().manual_seed(3))
+    parts = [augment(batch[a:b], torch.Generator().manual_seed(3), (a, 7)) for a, b in ((0, 3), (3, 6), (6, 7))]
+    assert torch.equal(torch.cat(parts), whole)
 
 
 @pytest.mark.thorough
