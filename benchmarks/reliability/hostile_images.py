@@ -33,7 +33,7 @@ from nngk.experiments.record.csv_rows import put_row
 from nngk.networks.input_spec import InputSpec
 
 OPERATIONS = ("check", "train", "classify", "add", "evaluate")
-PATIENCE = 30.0  # seconds after which a process hangs
+PATIENCE = 300.0  # seconds after which a process hangs, also on a machine that is busy with other things
 MOST_SECONDS, MOST_MIB = 1.0, 1024.0
 TINY = [
     *("--network", "small", "--weights", "random", "--dim", "8", "--resize", "18", "--crop-size", "16"),
