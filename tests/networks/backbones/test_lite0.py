@@ -19,8 +19,10 @@ def test_it_is_timms_network_to_the_last_bit() -> None:
     ours.load_state_dict(theirs.state_dict())
     for shape in ((64, 64), (97, 130)):  # odd sides are padded on one side more than on the other
         x = torch.randn(2, 3, *shape)
-        with torch.no_grad():
-            assert torch.equal(ours(x), theirs(x))
+        plain = theirs(x)
+        assert torch.equal(ours(x), plain)
+        with torch.no_grad():  # BatchNorm and activation are taken along, which rounds in another order
+            torch.testing.assert_close(ours(x), plain, rtol=1e-3, atol=1e-4)
     ours.train(), theirs.train()
     x = torch.randn(3, 3, 64, 64)
     assert torch.equal(ours(x), theirs(x))

@@ -32,7 +32,7 @@ def one_pass(x: Tensor) -> bool:
     """Return whether a convolution of ``x`` can take its activation along: on a CPU, in float32, without gradients."""
     plain = x.device.type == "cpu" and x.dtype == torch.float32 and not torch.is_grad_enabled()
     plain = plain and not torch.is_autocast_enabled("cpu") and bool(torch.backends.mkldnn.enabled)
-    return plain and not torch.compiler.is_compiling() and not torch.jit.is_tracing() and _onednn()  # type: ignore[attr-defined]
+    return plain and not torch.compiler.is_compiling() and _onednn()
 
 
 def conv_in_one_pass(conv: nn.Conv2d, norm: nn.BatchNorm2d, x: Tensor, relu6: bool) -> Tensor:
