@@ -9,6 +9,7 @@ import atexit
 import multiprocessing
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import tempfile
@@ -80,6 +81,7 @@ def _program(words, streams, variables, folder):
     for number, name in enumerate(streams, start=1):
         with name.open("ab") as file:
             os.dup2(file.fileno(), number)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(variables)

@@ -281,6 +281,6 @@ def test_a_checkpoint_of_the_version_before_is_read_and_one_to_come_is_not(tmp_p
         del record[later]
     (tmp_path / "checkpoint.json").write_text(json.dumps({**record, "format": 1}), encoding="utf-8")
     assert load(tmp_path) == 1
-    write_record(tmp_path / "checkpoint.json", {**record, "format": 3})
-    with pytest.raises(InputError, match=r"newer version of nngk \(format 3"):
+    write_record(tmp_path / "checkpoint.json", {**record, "format": 4})
+    with pytest.raises(InputError, match=r"newer version of nngk \(format 4"):
         load(tmp_path)

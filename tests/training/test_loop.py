@@ -156,7 +156,7 @@ def test_familiar_are_the_densities_at_images_of_known_classes(tmp_path):
     val = split(table, s.task, s.val_fraction, s.test_fraction, s.seed).val
     assert len(val) >= 20
     everyone = torch.arange(len(model.centres)).repeat(len(val), 1)
-    squared = squared_distances(model.embed(val.paths), model.centres, everyone)
+    squared = squared_distances(model.embed(val.paths), model.classes.positions, everyone)
     expected = (model.theta[everyone] - squared / (2 * model.sigma**2)).logsumexp(1)
     torch.testing.assert_close(model.familiar.values["density"], expected, rtol=1e-3, atol=1e-3)
     model = train(tmp_path / "many", settings(n_neighbours=0, epochs=1, val_fraction=0.0), out=tmp_path / "n")

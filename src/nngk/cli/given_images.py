@@ -17,7 +17,7 @@ STDIN = "-"
 _MOST_BYTES = 1 << 26  # of a picture from standard input
 
 STRICT = "Stop at the first image that cannot be read."
-SKIP_BROKEN = "Go on without images that cannot be read, however many they are."
+SKIP_BROKEN = "Go on without whatever images cannot be read."
 strict_option = click.option("--strict", is_flag=True, help=STRICT)
 skip_option = click.option("--skip-broken", is_flag=True, help=SKIP_BROKEN)
 

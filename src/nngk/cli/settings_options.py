@@ -36,7 +36,6 @@ def settings_options(without: Collection[str] = (), **shown: Any) -> Callable[[C
     An option that is not given is None. ``without`` are settings that the command decides itself, and ``shown``
     defaults of it that differ from those of the settings.
     """
-    presets = ", ".join(f"{name} ({what})" for name, what in PRESETS.items())
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
         for field in reversed([field for field in dataclasses.fields(Settings) if field.name not in without]):
@@ -51,7 +50,8 @@ def settings_options(without: Collection[str] = (), **shown: Any) -> Callable[[C
             "--preset",
             metavar="NAME",
             type=click.Choice(list(PRESETS)),
-            help=f"Begin with a named set of settings: {presets}.",
+            help="Begin with our recipe for a GPU (best) or a CPU (frozen), the paper's settings (paper), or "
+            "a quick trial (quick).",
         )
         return preset(config(command))
 

@@ -41,7 +41,7 @@ from nngk.progress import say
     "start",
     metavar="MODEL",
     type=folder_or_file,
-    help="Go on from this model, with its network, its classes and its photos.",
+    help="Go on from this model, its classes and its photos.",
 )
 @click.option("--resume", is_flag=True, help="Go on with the run that was stopped in --out.")
 @click.option("--force", is_flag=True, help="Replace the model that is in --out.")

@@ -18,7 +18,7 @@ class About:
     above: float | None = None  # a limit that is not itself allowed
     below: float | None = None  # likewise
     empty: str = ""  # the word for None, where None is allowed: 'auto' or 'none'
-    form: str = ""  # the values of a text, such as 'imagenet|random|FILE'
+    form: str = ""  # the values of a text, such as 'NUMBER|auto'
 
     @property
     def brief(self) -> str:

@@ -76,8 +76,8 @@ class Settings:
     weights: str = setting(
         defaults.WEIGHTS,
         NETWORK,
-        "Start from ImageNet's weights, from random ones, or from those in a file.",
-        form="imagenet|random|FILE",
+        "Start from 'imagenet' weights, 'random' ones, or those in a file.",
+        form="SOURCE",
         everyday=True,
     )
     dim: int | None = setting(
@@ -226,7 +226,6 @@ class Settings:
         "It is a share of each class's images, or of the classes for the task metric.",
         least=0,
         below=1,
-        everyday=True,
     )
     test_fraction: float = setting(
         defaults.TEST_FRACTION,
@@ -234,7 +233,6 @@ class Settings:
         "Hold out this share for the final measurement. Data that bring a split of their own keep it.",
         least=0,
         below=1,
-        everyday=True,
     )
     hold_out: bool = setting(
         False,
@@ -358,7 +356,6 @@ class Settings:
         "Train on this many images in each step.",
         least=2,
         most=2**20,
-        everyday=True,
     )
     per_class: int = setting(
         0,
@@ -374,7 +371,7 @@ class Settings:
     lr: float | None = setting(
         None,
         OPTIMISATION,
-        "Set the learning rate of the network. "
+        "Set the network's learning rate. "
         "With 'auto' it is chosen on the validation images, or the recipe's for the task and the network.",
         above=0,
         most=LARGEST,
@@ -384,7 +381,7 @@ class Settings:
     tune: bool = setting(
         True,
         OPTIMISATION,
-        "Choose the learning rate by validation. It is done with short runs, where no rate is given. "
+        "Choose the rate by validation. It is done with short runs, where no rate is given. "
         "This is left out where it would take more than a few minutes. Test images are never looked at.",
         everyday=True,
     )
@@ -440,7 +437,7 @@ class Settings:
     seed: int = setting(
         0,
         MACHINE,
-        "Draw all that is random from this seed. It decides the split, new weights, batches and crops.",
+        "Draw what is random from this seed. It decides the split, new weights, batches and crops.",
         least=0,
         below=2**31,
         everyday=True,
