@@ -18,6 +18,8 @@ from nngk.search import FANNG, Index
 from nngk.search.native import core
 from small_models import small_model
 
+pytestmark = pytest.mark.thorough  # hundreds of examples each
+
 WORDS = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), st.binary(max_size=8),
     st.lists(st.integers(-9, 9), max_size=5), st.just({}), st.just([[1.0], [2.0, 3.0]]),

@@ -34,6 +34,8 @@ from nngk.data import (
 from nngk.errors import InputError
 from nngk.files import write_record
 
+pytestmark = pytest.mark.thorough  # hundreds of examples each
+
 NOISE = np.random.default_rng(0).integers(0, 256, (20, 30, 4), dtype=np.uint8)
 WORDS = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), st.binary(max_size=8),
