@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from nngk.data import load_image
 from nngk.errors import InputError
-from nngk.model import storage
+from nngk.model import pictures, storage, thumbnails
 from nngk.model.model import Model
 from nngk.model.thumbnails import ALL, MOST, SIDE, as_tensors, from_tensors, thumbnail, thumbnails_of
 from nngk.training.loop import train
@@ -96,3 +97,17 @@ def test_a_damaged_file_is_refused(home, tmp_path):
     file.write_bytes(file.read_bytes()[:-1] + b"\x07")
     with pytest.raises(InputError, match="checksum"):
         storage.read(folder)
+
+
+def test_a_picture_that_is_added_is_decoded_once(home, monkeypatch):
+    model = Model.load(home / "model")
+    opened = []
+    whole = pictures.fitted
+    monkeypatch.setattr(
+        pictures, "fitted", lambda source, *rest, **how: opened.append(source) or whole(source, *rest, **how)
+    )
+    monkeypatch.setattr(thumbnails, "load_image", lambda source: opened.append(source) or load_image(source))
+    shown = sorted((home / "more" / "stripes").iterdir())
+    model.add("stripes", shown)
+    assert [source for source in opened if not isinstance(source, torch.Tensor)] == shown
+    assert all(model.thumbnail(str(path)) for path in shown)

@@ -179,7 +179,7 @@ class GalleryModel:
 
     def add(self, name: str, images: Picture | Sequence[Picture], *, sure: bool = False) -> Change:
         """Return the change that makes images a class, or more images of one, as :meth:`nngk.Model.add` does."""
-        pictures, seen = self.model.shown(self.class_names, name, images, sure)
+        shown, seen = self.model.shown(self.class_names, name, images, sure)
         rows, k = seen.embeddings.float(), self.model.n_neighbours or max(1, self.images)
         near = self._nearest(rows, k)
         chosen = first_of_each(self._classes(near), name, rows)
@@ -193,7 +193,7 @@ class GalleryModel:
             args = around.centres, around.theta, self.model.sigma, rows, k, weight
             weight = added_log_weight(around.engine, *args)
         coordinates = None if space is None else space.coordinates(seen.features[chosen])
-        sources = [name_of(pictures[i], name, i) for i in chosen.tolist()]
+        sources = [name_of(shown.pictures[i], name, i) for i in chosen.tolist()]
         taken = self.known.classes[name].sources if name in self.known.classes else ()
         labels, theta = [name] * len(rows), torch.full((len(rows),), weight)
         added = References.of(reference_ids(labels, sources, taken), rows, labels, sources, theta, coordinates)

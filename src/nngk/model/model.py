@@ -32,7 +32,6 @@ from nngk.model.classes import (
 from nngk.model.features import Described, Describer, feature_width
 from nngk.model.pictures import Picture, Pictures, as_list, name_of
 from nngk.model.pretend import learn_familiar
-from nngk.model.thumbnails import thumbnail
 from nngk.model.unknown import Familiar, Measured, measured, required_images
 from nngk.networks import EmbeddingNetwork
 from nngk.networks.embed import embed, embed_parts
@@ -238,7 +237,11 @@ class Model:
         if batch_size is not None:
             batch_size = whole_number("batch_size", batch_size, 1)
         spec = self.network.input
-        seen = self.describe_source(Pictures(pictures, spec.resize, squash=spec.squash), batch_size)
+        return self.described(Pictures(pictures, spec.resize, squash=spec.squash), batch_size)
+
+    def described(self, source: BatchSource, batch_size: int | None = None) -> Described:
+        """Return embeddings and features, on the CPU, of a source of images that ``input`` fits."""
+        seen = self.describe_source(source, batch_size)
         return Described(seen.embeddings.cpu(), seen.features.cpu())
 
     def describe_source(
@@ -422,10 +425,9 @@ class Model:
         name that the model knows already gets more images; an image that its class has already is left out. A name that
         is nearly that of a known class raises InputError unless ``sure``.
         """
-        pictures, seen = self.shown(self.class_names, name, images, sure)
-        sources = [name_of(picture, name, i) for i, picture in enumerate(pictures)]
-        small = None if self.classes.thumbnails is None else [thumbnail(picture) for picture in pictures]
-        return self.learn(name, seen, sources, small)
+        shown, seen = self.shown(self.class_names, name, images, sure)
+        sources = [name_of(picture, name, i) for i, picture in enumerate(shown.pictures)]
+        return self.learn(name, seen, sources, shown.thumbnails)
 
     def learn(
         self, name: str, seen: Described, sources: Sequence[str], thumbnails: Sequence[bytes] | None = None
@@ -454,8 +456,8 @@ class Model:
 
     def shown(
         self, known: Collection[str], name: str, images: Picture | Sequence[Picture], sure: bool
-    ) -> tuple[list[Picture], Described]:
-        """Return images of a class to be learned, as a list and as the network sees them.
+    ) -> tuple[Pictures, Described]:
+        """Return images of a class to be learned, with thumbnails if the model keeps them, and what the network sees.
 
         Raise InputError if there are none, or the name is none or, unless ``sure``, nearly one of the ``known`` ones.
         """
@@ -470,12 +472,14 @@ class Model:
         pictures, _ = as_list(images)
         if not pictures:
             raise InputError(f"No images were given for the class '{name}'.")
-        seen = self.describe(pictures)
+        spec, small = self.network.input, self.classes.thumbnails is not None
+        shown = Pictures(pictures, spec.resize, squash=spec.squash, shown=small)
+        seen = self.described(shown)
         if not torch.isfinite(seen.embeddings).all():
             raise InputError(
                 f"The embeddings of the images for '{name}' are NaN or infinite; the model may be damaged."
             )
-        return pictures, seen
+        return shown, seen
 
     def remove(self, name: str) -> int:
         """Forget a class, at once; return how many images it had."""

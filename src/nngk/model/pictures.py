@@ -11,6 +11,7 @@ from torch import Tensor
 from nngk.data import FlatPictures, as_batch, fitted
 from nngk.data.decode import stand_in
 from nngk.errors import InputError
+from nngk.model.thumbnails import thumbnail
 
 Picture = str | Path | bytes | Image | np.ndarray | Tensor
 
@@ -18,12 +19,22 @@ Picture = str | Path | bytes | Image | np.ndarray | Tensor
 class Pictures:
     """A list of pictures as a source of batches; each is decoded when its batch is asked for.
 
-    With ``tolerant`` one that cannot be read is grey, and ``broken`` says why, by its place.
+    With ``tolerant`` one that cannot be read is grey, and ``broken`` says why, by its place. With ``shown`` a thumbnail
+    of each is kept in ``thumbnails``, so that no picture is decoded a second time for it.
     """
 
-    def __init__(self, pictures: Sequence[Picture], size: int, *, squash: bool = False, tolerant: bool = False) -> None:
+    def __init__(
+        self,
+        pictures: Sequence[Picture],
+        size: int,
+        *,
+        squash: bool = False,
+        tolerant: bool = False,
+        shown: bool = False,
+    ) -> None:
         self.pictures, self.size, self.squash, self.tolerant = pictures, size, squash, tolerant
         self.broken: dict[int, str] = {}
+        self.thumbnails: list[bytes] | None = [b""] * len(pictures) if shown else None
 
     def __len__(self) -> int:
         return len(self.pictures)
@@ -34,7 +45,10 @@ class Pictures:
 
     def _fitted(self, place: int) -> Tensor:
         try:
-            return fitted(self.pictures[place], self.size, squash=self.squash)
+            picture = fitted(self.pictures[place], self.size, squash=self.squash)
+            if self.thumbnails is not None:
+                self.thumbnails[place] = thumbnail(picture)
+            return picture
         except InputError as error:
             if not self.tolerant:
                 raise
