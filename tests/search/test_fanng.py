@@ -47,12 +47,12 @@ def test_is_an_engine(index: FANNG) -> None:
     assert isinstance(index, Engine) and len(index) == 6000
 
 
-@pytest.mark.parametrize("k", [1, 10, 100])
+@pytest.mark.parametrize(("k", "least"), [(1, 0.55), (10, 0.9), (100, 0.97)])  # 0.70 to 0.76 for one, over ten seeds
 @pytest.mark.thorough
-def test_recall_of_best_first_grows_to_one(index: FANNG, x: Tensor, queries: Tensor, k: int) -> None:
+def test_recall_of_best_first_grows_to_one(index: FANNG, x: Tensor, queries: Tensor, k: int, least: float) -> None:
     wanted = Exact(x).search(queries, k)
     shares = [found_share(index.search(queries, k, ef=ef)[1], wanted[1]) for ef in (k, 4 * k + 40, 6000)]
-    assert shares[0] > 0.7 and shares[1] > 0.98 and shares[2] == 1.0
+    assert shares[0] > least and shares[1] > 0.98 and shares[2] == 1.0
     d, i = index.search(queries, k, ef=6000)
     torch.testing.assert_close(d, wanted[0], rtol=1e-5, atol=1e-7)
     assert torch.equal(i, wanted[1])
