@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from nngk import InputError, Model, Settings
 from nngk.data import Images, ImageTable, Split, centre_crop, read_images
+from nngk.data.loading import Selected
 from nngk.data.resident import Resident
 from nngk.experiments.paper.quick import quick_table
 from nngk.experiments.record import append_rows, epochs, provenance
@@ -45,20 +46,6 @@ TUNED, PRETRAINED = "fine-tuned", "pretrained"
 FIGURES = ("accuracy", "auroc", "false_alarms", "oscr", "all", "old", "new", "harmonic")
 SMALL = {"network": "small", "weights": "random", "dim": 8, "epochs": 1, "batch_size": 8, "n_neighbours": 10}
 SMALL |= {"resize": 18, "crop_size": 16, "train_crop_size": 16, "layers": 1, "lr": 1e-3}
-
-
-class Some:
-    """Some rows of a source of images."""
-
-    def __init__(self, images: Any, rows: Tensor) -> None:
-        self.images, self.rows = images, rows.cpu()
-        self.device = getattr(images, "device", torch.device("cpu"))
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def batch(self, indices: Any) -> Any:
-        return self.images.batch(self.rows[torch.as_tensor(indices)])
 
 
 class Pictures:
@@ -101,8 +88,8 @@ class Pictures:
         table = self.table.select(rows.numpy()).compact()
         nothing = table.select([])
         settings = self.settings(seed, len(table.class_names))
-        none = Examples(Some(self.images, rows[:0]), torch.empty(0, dtype=torch.int64))
-        train = Examples(Some(self.images, rows), torch.as_tensor(table.labels))
+        none = Examples(Selected(self.images, rows[:0]), torch.empty(0, dtype=torch.int64))
+        train = Examples(Selected(self.images, rows), torch.as_tensor(table.labels))
         feed = Feed(train, none, none, augmentation(self.spec, settings), self.plain, self.device, self.amp)
         with tempfile.TemporaryDirectory() as home:
             run = build_run(Split(table, nothing, nothing), settings, Path(home), feed)

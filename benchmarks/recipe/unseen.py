@@ -28,6 +28,7 @@ from validation_classes import class_halves, scores, shown_settings
 
 from nngk import Settings
 from nngk.data import Images, ImageTable, Split, centre_crop, read_images
+from nngk.data.loading import Selected
 from nngk.data.resident import Resident
 from nngk.experiments.record import append_rows, epochs, provenance, read_rows
 from nngk.experiments.record.benchmarks import benchmark_options, benchmark_parser
@@ -47,20 +48,6 @@ CANDIDATES: dict[str, list[list[str]]] = {
 }
 
 
-class Some:
-    """Some rows of a source of images."""
-
-    def __init__(self, images: Any, rows: np.ndarray) -> None:
-        self.images, self.rows = images, torch.as_tensor(rows)
-        self.device = getattr(images, "device", torch.device("cpu"))
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def batch(self, indices: Any) -> Any:
-        return self.images.batch(self.rows[torch.as_tensor(indices)])
-
-
 class Prepared:
     """A table's images, decoded once for all runs, on the GPU where there is one."""
 
@@ -73,7 +60,7 @@ class Prepared:
     def run(self, table: ImageTable, parts: Sequence[np.ndarray], settings: Settings, folder: Path) -> Run:
         """Return a run that is ready for its first step; ``parts`` are rows to train, validate and test with."""
         tables = [table.select(rows).compact() for rows in parts]
-        examples = [Examples(Some(self.images, rows), torch.as_tensor(t.labels)) for rows, t in zip(parts, tables)]
+        examples = [Examples(Selected(self.images, rows), torch.as_tensor(t.labels)) for rows, t in zip(parts, tables)]
         plain = centre_crop(self.spec.size, self.spec.mean, self.spec.std)
         amp = self.device.type == "cuda"
         feed = Feed(*examples, augmentation(self.spec, settings), plain, self.device, amp)

@@ -10,14 +10,11 @@ written down as such. Seconds are the processor's, beyond those that the same co
 Rows: results/hostile_images.csv.
 """
 
-import contextlib
 import os
 import shutil
 import signal
-import sys
 import tempfile
 import time
-import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +23,8 @@ import torch
 from hostile_files import GROUPS, QUICK, Kind
 from PIL import Image
 
-from nngk import Model, cli, create_network
+from forked import forked
+from nngk import Model, create_network
 from nngk.experiments.record import provenance
 from nngk.experiments.record.benchmarks import benchmark_options, benchmark_parser
 from nngk.experiments.record.csv_rows import put_row
@@ -92,25 +90,7 @@ def words_of(operation: str, home: Path, file: Path) -> list[str]:
 
 def ran(words: list[str], log: Path) -> Ended:
     """Run a command in a forked process, which need not load the packages again, and say how it ended."""
-    child = os.fork()
-    if not child:
-        code = 99
-        try:
-            with log.open("wb", buffering=0) as stream:
-                os.dup2(stream.fileno(), 1)
-                os.dup2(stream.fileno(), 2)
-            sys.argv = ["nngk", *words]
-            cli.main()
-            code = 0
-        except SystemExit as ending:
-            code = ending.code if isinstance(ending.code, int) else 98
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            with contextlib.suppress(BaseException):
-                sys.stdout.flush()
-                sys.stderr.flush()
-            os._exit(code)
+    child = forked(words, log)
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         ended, status, usage = os.wait4(child, os.WNOHANG)

@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +31,8 @@ import nngk.cli.report
 import nngk.cli.train
 import nngk.cli.use_model  # noqa: F401 (commands are imported when they are called: here once for all)
 from faults import small_model
-from nngk import InputError, Model, cli
+from forked import forked
+from nngk import InputError, Model
 from nngk.experiments.record import provenance
 from nngk.experiments.record.benchmarks import benchmark_options, benchmark_parser
 from nngk.experiments.record.csv_rows import put_row
@@ -92,25 +92,7 @@ def run(words: list[str], log: Path, number: int = 0, after: float = 0.0) -> tup
 
     Return its code (None: it hangs), the seconds that it took, and whether the signal was sent before it had ended.
     """
-    child = os.fork()
-    if not child:
-        code = 99
-        try:
-            with log.open("wb", buffering=0) as stream:
-                os.dup2(stream.fileno(), 1)
-                os.dup2(stream.fileno(), 2)
-            sys.argv = ["nngk", *words]
-            cli.main()
-            code = 0
-        except SystemExit as ending:
-            code = ending.code if isinstance(ending.code, int) else 98
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            with contextlib.suppress(BaseException):
-                sys.stdout.flush()
-                sys.stderr.flush()
-            os._exit(code)
+    child = forked(words, log)
     begun = time.monotonic()
     sent = False
     while time.monotonic() < begun + PATIENCE:

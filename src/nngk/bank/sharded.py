@@ -10,11 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding_bag
 
 from nngk.bank.centres import CentreBank, placed_in, recall_of_lists, require_finite
 from nngk.errors import InputError
-from nngk.kernel.formulas import attention_difference, log_kernels, poisoned, squared_distances
+from nngk.kernel.formulas import attention_difference, list_gradients, log_kernels, poisoned, squared_distances
 from nngk.ranks import Ranks
 from nngk.search.engine import Engine
 from nngk.search.exact import Exact
@@ -189,13 +188,6 @@ class _ShardedLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        centres, theta, sigma, compact, difference, by_sigma = ctx.saved_tensors
-        weights, index = difference * grad[:, None], compact.clamp(min=0)
-        grad_x = embedding_bag(index, centres.to(weights.dtype), per_sample_weights=weights, mode="sum")
-        grad_x = (grad_x / sigma.to(grad_x.dtype) ** 2).to(ctx.dtype)
-        grad_theta = None
-        if ctx.needs_input_grad[1]:
-            grad_theta = theta.new_zeros(len(centres)).index_add_(0, index.flatten(), weights.flatten().to(theta.dtype))
-            grad_theta = grad_theta[: len(theta)]
-        grad_sigma = (grad * by_sigma).sum().to(sigma.dtype).reshape(sigma.shape) if ctx.needs_input_grad[2] else None
+        _, need_theta, need_sigma = ctx.needs_input_grad[:3]
+        grad_x, grad_theta, grad_sigma = list_gradients(ctx, grad, True, need_theta, need_sigma)
         return grad_x, grad_theta, grad_sigma, None, None, None, None, None

@@ -30,6 +30,29 @@ class BatchSource(Protocol):
     def batch(self, indices: torch.Tensor, /) -> Batch: ...
 
 
+class Selected:
+    """Some rows of a source, in an order of one's own.
+
+    >>> class Tens:
+    ...     def batch(self, indices):
+    ...         return indices * 10
+    >>> numbers = Selected(Tens(), torch.tensor([3, 1, 2]))
+    >>> len(numbers), numbers.batch(torch.tensor([0, 2])).tolist()
+    (3, [30, 20])
+    """
+
+    def __init__(self, source: BatchSource, rows: torch.Tensor | np.ndarray) -> None:
+        self.source, self.rows = source, torch.as_tensor(rows).cpu()
+        self.device = getattr(source, "device", torch.device("cpu"))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def batch(self, indices: torch.Tensor) -> Batch:
+        """Return the batch of some of these rows."""
+        return self.source.batch(self.rows[torch.as_tensor(indices)])
+
+
 def batches(
     images: BatchSource,
     labels: Sequence[int] | np.ndarray | torch.Tensor,

@@ -153,6 +153,30 @@ def poisoned(values: Tensor, x: Tensor) -> Tensor:
     return values.masked_fill_(~x.isfinite().all(1, keepdim=True), torch.nan)
 
 
+def list_gradients(
+    ctx: Any, grad: Tensor, need_x: bool, need_theta: bool, need_sigma: bool
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Return the gradients of a loss over lists of centres: of the embeddings, θ and σ, where they are needed.
+
+    ``ctx`` has saved the centres, θ, σ, the lists (-1 where one is short), p - q of each entry, and each example's
+    derivative by σ; its ``dtype`` is that of the embeddings.
+    """
+    centres, theta, sigma, lists, difference, by_sigma = ctx.saved_tensors
+    weights = difference * grad[:, None]  # (B, K)
+    index = lists.clamp(min=0)  # a missing neighbour has p = q = 0
+    grad_x = grad_theta = grad_sigma = None
+    if need_x:
+        bank = centres if centres.dtype == weights.dtype else centres.to(weights.dtype)
+        grad_x = embedding_bag(index, bank, per_sample_weights=weights, mode="sum")
+        grad_x = (grad_x / sigma.to(grad_x.dtype) ** 2).to(ctx.dtype)
+    if need_theta:
+        grad_theta = theta.new_zeros(len(centres)).index_add_(0, index.flatten(), weights.flatten().to(theta.dtype))
+        grad_theta = grad_theta[: len(theta)]  # a rank without rows has no θ, but a row that nobody's list names
+    if need_sigma:
+        grad_sigma = (grad * by_sigma).sum().to(sigma.dtype).reshape(sigma.shape)
+    return grad_x, grad_theta, grad_sigma
+
+
 class _NeighbourLoss(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -170,18 +194,8 @@ class _NeighbourLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        centres, theta, sigma, neighbours, difference, by_sigma = ctx.saved_tensors
-        weights = difference * grad[:, None]  # (B, K)
-        index = neighbours.clamp(min=0)  # a missing neighbour has p = q = 0
-        grad_x = grad_theta = grad_sigma = None
-        if ctx.needs_input_grad[0]:
-            bank = centres if centres.dtype == weights.dtype else centres.to(weights.dtype)
-            grad_x = embedding_bag(index, bank, per_sample_weights=weights, mode="sum")
-            grad_x = (grad_x / sigma.to(grad_x.dtype) ** 2).to(ctx.dtype)
-        if ctx.needs_input_grad[2]:
-            grad_theta = torch.zeros_like(theta).index_add_(0, index.flatten(), weights.flatten().to(theta.dtype))
-        if ctx.needs_input_grad[3]:
-            grad_sigma = (grad * by_sigma).sum().to(sigma.dtype).reshape(sigma.shape)
+        need_x, _, need_theta, need_sigma = ctx.needs_input_grad[:4]
+        grad_x, grad_theta, grad_sigma = list_gradients(ctx, grad, need_x, need_theta, need_sigma)
         return grad_x, None, grad_theta, grad_sigma, None, None
 
 
