@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-STRENGTHS = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)  # C, for features whose every value is about one
+STRENGTHS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # C, for features whose every value is about one
 FOLDS = 3
 STEPS = 80
 
