@@ -5,8 +5,9 @@
 Every kind of file in hostile_files.py is given to ``nngk data check``, ``train``, ``classify``, ``add`` and
 ``evaluate``, each in a process of its own, alone or among good pictures. A file is read or refused with a sentence;
 anything else (a traceback, a raw warning, an escape that reaches the terminal, a process that hangs or is killed) is
-written down as such. Seconds are the processor's, beyond those that the same command takes with a plain photo;
-`peak_mib` is the largest memory of the process, with everything that is loaded before.
+written down as such. Seconds are the processor's, beyond those that the same command takes with a plain photo, the
+least of up to three attempts where the first takes more than one second; `peak_mib` is the largest memory of the
+process, with everything that is loaded before.
 Rows: results/hostile_images.csv.
 """
 
@@ -150,8 +151,12 @@ def main() -> None:
         usual = [tried(plain, home, options.seed, operations) for _ in range(2 if options.quick else 3)]
         base = {name: sorted(each[name].seconds for each in usual)[0] for name in operations}
         for kind in [plain, *chosen]:
-            found = tried(kind, home, options.seed, operations)
-            seconds = {name: max(0.0, each.seconds - base[name]) for name, each in found.items()}
+            seconds = dict.fromkeys(operations, float("inf"))
+            for _ in usual:  # the least counts, as above: what else the machine does only adds to it
+                found = tried(kind, home, options.seed, operations)
+                seconds = {n: min(seconds[n], max(0.0, each.seconds - base[n])) for n, each in found.items()}
+                if max(seconds.values()) <= MOST_SECONDS:
+                    break
             peak = max(each.mib for each in found.values())
             row = {"kind": kind.what, "expected": kind.outcome, **{name: each.outcome for name, each in found.items()}}
             row |= {"seconds": round(max(seconds.values()), 2), "peak_mib": round(peak), "seed": options.seed}

@@ -207,7 +207,7 @@ def _from_file(path: Path, smaller: Smaller | None) -> tuple[Image.Image, float]
         if packed is not None:
             return Image.fromarray(np.ascontiguousarray(packed.transpose(1, 2, 0))), 1.0
         with opened_picture(path, smaller) as (image, size):
-            picture = _rgb(image, f"The image {path}")
+            picture = _rgb(image, f"The image {path}", own=True)
             return picture, max(picture.size) / max(size)
     except FileNotFoundError:
         raise InputError(f"There is no image {path}: check the path.") from None
@@ -225,7 +225,7 @@ def _from_file(path: Path, smaller: Smaller | None) -> tuple[Image.Image, float]
 def _from_bytes(data: bytes, smaller: Smaller | None) -> tuple[Image.Image, float]:
     try:
         with opened_bytes(data, smaller) as (image, size):
-            picture = _rgb(image, "The image")
+            picture = _rgb(image, "The image", own=True)
             return picture, max(picture.size) / max(size)
     except InputError:
         raise
@@ -246,7 +246,8 @@ def _from_image(image: Image.Image) -> Image.Image:
         raise InputError(f"The image cannot be read ({error}): open it again, or give its path.") from error
 
 
-def _rgb(image: Image.Image, name: str) -> Image.Image:
+def _rgb(image: Image.Image, name: str, own: bool = False) -> Image.Image:
+    """Return a picture as upright RGB: a copy, unless it is our ``own``, whose file may be closed once it is loaded."""
     if image.width == 0 or image.height == 0:
         raise InputError(f"{name} is empty ({image.width}×{image.height} pixels): give a picture.")
     image.load()
@@ -256,7 +257,7 @@ def _rgb(image: Image.Image, name: str) -> Image.Image:
     elif image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
         flat = _on_white(image)
     else:
-        flat = image.convert("RGB")  # always a copy, so that the file may be closed
+        flat = image if own and image.mode == "RGB" else image.convert("RGB")
     return flat if turn is None else flat.transpose(turn)
 
 
