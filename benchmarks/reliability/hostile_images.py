@@ -21,10 +21,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from command_process import process_of
 from hostile_files import GROUPS, QUICK, Kind
 from PIL import Image
 
-from forked import forked
 from nngk import Model, create_network
 from nngk.experiments.record import provenance
 from nngk.experiments.record.benchmarks import benchmark_options, benchmark_parser
@@ -91,7 +91,7 @@ def words_of(operation: str, home: Path, file: Path) -> list[str]:
 
 def ran(words: list[str], log: Path) -> Ended:
     """Run a command in a forked process, which need not load the packages again, and say how it ended."""
-    child = forked(words, log)
+    child = process_of(words, log)
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         ended, status, usage = os.wait4(child, os.WNOHANG)

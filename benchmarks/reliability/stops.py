@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from command_process import process_of
 from PIL import Image
 
 import nngk.cli.change_model
@@ -31,7 +32,6 @@ import nngk.cli.report
 import nngk.cli.train
 import nngk.cli.use_model  # noqa: F401 (commands are imported when they are called: here once for all)
 from faults import small_model
-from forked import forked
 from nngk import InputError, Model
 from nngk.experiments.record import provenance
 from nngk.experiments.record.benchmarks import benchmark_options, benchmark_parser
@@ -92,7 +92,7 @@ def run(words: list[str], log: Path, number: int = 0, after: float = 0.0) -> tup
 
     Return its code (None: it hangs), the seconds that it took, and whether the signal was sent before it had ended.
     """
-    child = forked(words, log)
+    child = process_of(words, log)
     begun = time.monotonic()
     sent = False
     while time.monotonic() < begun + PATIENCE:

@@ -9,7 +9,7 @@ from pathlib import Path
 from nngk import cli
 
 
-def forked(words: list[str], log: Path) -> int:
+def process_of(words: list[str], log: Path) -> int:
     """Begin a command whose output goes to a file; return its process, which ends with the command's code."""
     child = os.fork()
     if child:
