@@ -45,6 +45,7 @@ HERE = [
     pytest.param("recipe/pooling.py", ("recall@1", "map@r")),
     pytest.param("recipe/start.py", ("accuracy",)),
     pytest.param("recipe/variants.py", ("recall@1", "map@r", "sigma", "blend0.5_recall@1")),
+    pytest.param("scale/metrics.py", ("value",), marks=pytest.mark.slow),
     pytest.param("scale/sharded_bank.py", ("value",), marks=pytest.mark.slow),
     pytest.param("search/distance_counts.py", ("recall", "distances_per_query"), marks=needs_core),
     pytest.param("search/engines.py queries", ("recall", "queries_per_second"), marks=needs_core),
