@@ -1,6 +1,8 @@
 """What ranks do in tests; a module of its own, so that a new process can import it."""
 
-from contextlib import contextmanager
+import os
+import signal
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import torch
@@ -8,7 +10,10 @@ import torch
 from nngk.bank.centres import CentreBank
 from nngk.bank.sharded import ShardedBank
 from nngk.data import read_images, split
+from nngk.errors import InputError
+from nngk.gallery import filling, open_gallery
 from nngk.metrics import evaluate
+from nngk.model import Model
 from nngk.ranks import speaks
 from nngk.search import create_engine
 from nngk.training import loop
@@ -126,3 +131,31 @@ def sharded_facts(m, dim, k, guaranteed, engine=""):
                 by_x, by_theta = ranks.sum(by_x), ranks.gather(by_theta, m)
             found.append([t.detach().numpy() for t in (loss, learns, by_x, by_theta, sigma.grad)])
         return facts | {"loss": found, "sent": sent, "batch": batch.tolist()}
+
+
+def filled(model, photos, folder, rounds=None):
+    """Embed photos into a gallery, two in each rank at a time; the last rank is killed before it embeds again after so
+    many rounds. Return how many were new and how many there already, or what was said."""
+    filling.AT_ONCE = 2
+    with joined_ranks("cpu") as ranks:
+        embedded, done = filling._embedded, 0
+
+        def mortal(*arguments):
+            nonlocal done
+            if ranks.rank == ranks.count - 1 and done == rounds:
+                os.kill(os.getpid(), signal.SIGKILL)
+            done += 1
+            return embedded(*arguments)
+
+        filling._embedded = mortal
+        m = Model.load(model)
+        with open_gallery(str(folder), m, write=True) if ranks.first else nullcontext() as gallery:
+            return filling.fill_with_images(gallery, m, read_images(photos), ranks)
+
+
+def left_alone(*arguments):
+    """Return what is said to a rank when another one has died."""
+    try:
+        return filled(*arguments)
+    except InputError as error:
+        return str(error)
