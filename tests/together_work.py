@@ -133,6 +133,19 @@ def sharded_facts(m, dim, k, guaranteed, engine=""):
         return facts | {"loss": found, "sent": sent, "batch": batch.tolist()}
 
 
+def graph_lists(sizes, dim, k):
+    """Return the lists of sharded banks of several sizes whose ranks each search a graph of their own rows."""
+    found = []
+    with joined_ranks("cpu") as ranks:
+        for m in sizes:
+            points = torch.randn(m, dim, generator=torch.Generator().manual_seed(m))
+            shard = ShardedBank(torch.arange(m) % max(1, m // 2), dim, k, 0, ranks=ranks)
+            own = points[ranks.span(m)]
+            shard.replace(own, *shard.lists(own, create_engine("fanng", dim=dim, n=m, k=k)))
+            found.append(shard.whole().neighbours.numpy())
+    return found
+
+
 def filled(model, photos, folder, rounds=None):
     """Embed photos into a gallery, two in each rank at a time; the last rank is killed before it embeds again after so
     many rounds. Return how many were new and how many there already, or what was said."""

@@ -26,6 +26,7 @@ VARIANTS = {
     "all centres": {"n_neighbours": 0},
     "fanng": {"search": "fanng"},
     "sharded": {"bank": "sharded", "sigma": "learned"},
+    "sharded, fanng": {"bank": "sharded", "search": "fanng"},
     "sharded, few neighbours, centres dropped, two guaranteed": {
         "bank": "sharded",
         "n_neighbours": 1,
