@@ -7,6 +7,7 @@ from contextlib import contextmanager, nullcontext
 import numpy as np
 import torch
 
+from nngk.bank import refresh
 from nngk.bank.centres import CentreBank
 from nngk.bank.sharded import ShardedBank
 from nngk.data import read_images, split
@@ -24,7 +25,10 @@ from nngk.training.validation import validate
 
 
 def trained(photos, folder, values):
-    """Train in a folder; return what every step and every epoch had, as arrays."""
+    """Train in a folder; return what every step and every epoch had, as arrays.
+
+    A refresh in the background runs beside one step, and is waited for at the next: when it is done is chance.
+    """
     settings = Settings(**values)
     table = read_images(photos, task=settings.task, seed=settings.seed)
     parts = split(table, settings.task, settings.val_fraction, settings.test_fraction, settings.seed)
@@ -45,6 +49,7 @@ def trained(photos, folder, values):
             seen["gradients"].append(np.concatenate([g.flatten().numpy() for g in grads.values()]))
             return loss
 
+        done, refresh._Pending.done = refresh._Pending.done, lambda pending: pending._thread.join() is None
         loop.take_step = watched
         try:
             for epoch in range(settings.epochs):
@@ -58,7 +63,8 @@ def trained(photos, folder, values):
                 seen["sigma"].append(run.objective.sigma)
                 run.at.epoch, run.at.batch = epoch + 1, 0
         finally:
-            loop.take_step = step
+            loop.take_step, refresh._Pending.done = step, done
+        seen["staleness"] = [each.staleness for each in run.refresher.history]
         test = run.feed.test
         seen["metrics"] = list(evaluate(run.embed(test), test.labels, ks=(1, 2), nmi_seeds=3, ranks=ranks).values())
         if settings.optimiser == "sgd":  # AdamW makes much of what rounding leaves of a gradient of zero
