@@ -9,6 +9,7 @@ from nngk.gallery.filling import fill_with_images
 from nngk.gallery.references import joined
 from nngk.model import Model
 from serving import write_colours, write_model
+from shards import samples_of, write_tar
 from together import together
 from together_work import filled, left_alone
 
@@ -23,7 +24,8 @@ def rows_of(folder, model):
 @pytest.mark.thorough
 def test_two_ranks_fill_a_gallery_and_a_killed_one_costs_nothing(tmp_path):
     place = write_model(tmp_path)
-    photos = write_colours(tmp_path / "more", ("yellow", "violet", "red"), 5)
+    colours = write_colours(tmp_path / "more", ("yellow", "violet", "red"), 5)
+    photos = write_tar(tmp_path / "photos.tar", samples_of(colours))  # each rank reads its part of the shard
     model = Model.load(place)
     with open_gallery(str(tmp_path / "alone"), model, write=True) as gallery:
         assert fill_with_images(gallery, model, read_images(photos)) == (15, 0)

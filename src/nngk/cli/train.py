@@ -139,10 +139,11 @@ def _look_at(folder: Path, yes: bool) -> None:
     from nngk.data.datasets.by_name import recognise
     from nngk.data.folder import doubt, overlooked
     from nngk.data.packs.layout import was_pack
+    from nngk.data.shards.shard_files import shards_in
     from nngk.files import readable
 
     with readable():
-        if was_pack(folder) or recognise(folder) is not None:
+        if was_pack(folder) or shards_in(folder) or recognise(folder) is not None:
             return
         question = "" if yes else doubt(folder)
         if question:
