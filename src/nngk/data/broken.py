@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,7 @@ class Tolerance:
     any_number: bool = False
     ask: Callable[[str], bool] | None = None
 
-    def accept(self, broken: Mapping[object, str], total: int) -> None:
+    def accept(self, broken: Mapping[Any, str], total: int) -> None:
         """List broken images and let them be left out. Raise InputError if they are too many."""
         if not broken:
             return
