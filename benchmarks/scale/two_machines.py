@@ -2,19 +2,26 @@
 
     PYTHONPATH=src python benchmarks/scale/two_machines.py [--commit HASH] [--delay 50] [--loss 1]
 
-Each machine is a network namespace of Linux, joined to the other by a pair of virtual Ethernet devices on which ``tc``
-holds every packet for some milliseconds and drops some; torchrun starts an agent with one rank in each. Needs the
-rights to make namespaces (root). Both kinds of bank are trained for three epochs, and the weights, the centres, θ and
-the measures of the model are compared with those that one process leaves. Rows: results/scale_machines.csv.
+Each machine is a network namespace of Linux with a tunnel device, and this program is the line between them: it holds
+every packet for some milliseconds and drops some, as ``tc`` with netem would in kernels that have it. torchrun starts
+an agent with one rank in each. Needs the rights to make namespaces (root). Both kinds of bank are trained for three
+epochs, and the weights, the centres, θ and the measures of the model are compared with those that one process leaves.
+Rows: results/scale_machines.csv.
 """
 
 import argparse
+import contextlib
+import fcntl
 import json
 import os
+import queue
+import random
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,29 +58,70 @@ def write_pictures(folder: Path) -> Path:
 def machines(delay: float, loss: float, rate: float = 0.0) -> Iterator[list[tuple[list[str], str]]]:
     """Give two machines, each as the words that start a command there and the name of its network device.
 
-    Packets are held for ``delay`` milliseconds at each end, ``loss`` percent are dropped, and ``rate`` megabits a
-    second go through; 0 is as fast as it goes.
+    Packets take ``delay`` milliseconds each way, ``loss`` percent are dropped, and ``rate`` megabits a second go
+    through; 0 is as fast as it goes.
     """
     names = [f"nngk-{os.getpid()}-{i}" for i in range(2)]
-    devices = [f"ng{os.getpid() % 100_000}v{i}" for i in range(2)]
+    devices = [f"ng{os.getpid() % 100_000}t{i}" for i in range(2)]
+    ends = []
     try:
-        for name in names:
-            _ip("netns", "add", name)
-        _ip("link", "add", devices[0], "type", "veth", "peer", "name", devices[1])
         for name, device, address in zip(names, devices, ADDRESSES):
+            _ip("netns", "add", name)
+            ends.append(_tunnel(device))
             _ip("link", "set", device, "netns", name)
-            inside = ["ip", "netns", "exec", name]
-            _run([*inside, "ip", "addr", "add", f"{address}/24", "dev", device])
-            _run([*inside, "ip", "link", "set", device, "up"])
-            _run([*inside, "ip", "link", "set", "lo", "up"])
-            if delay or loss or rate:
-                how = ["delay", f"{delay}ms", "loss", f"{loss}%", *(["rate", f"{rate}mbit"] if rate else [])]
-                how += ["limit", "100000"]  # packets that are held; beyond, they would be dropped
-                _run([*inside, "tc", "qdisc", "add", "dev", device, "root", "netem", *how])
+            _ip("-n", name, "addr", "add", f"{address}/24", "dev", device)
+            _ip("-n", name, "link", "set", device, "mtu", "9000", "up")
+            _ip("-n", name, "link", "set", "lo", "up")
+        for here, there in (ends, ends[::-1]):
+            line = Line(here, there, delay / 1e3, loss / 100, rate * 1e6 / 8)
+            for way in (line.take, line.give):
+                threading.Thread(target=way, daemon=True).start()
         yield [(["ip", "netns", "exec", name], device) for name, device in zip(names, devices)]
     finally:
         for name in names:
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+        for end in ends:
+            os.close(end)
+
+
+class Line:
+    """One way of a line: packets that come out of one device go into another, late, and some never."""
+
+    def __init__(self, here: int, there: int, delay: float, loss: float, bandwidth: float) -> None:
+        self.here, self.there, self.delay, self.loss, self.bandwidth = here, there, delay, loss, bandwidth
+        self.held: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
+        self.random = random.Random(here)
+
+    def take(self) -> None:
+        """Read packets for as long as the device is there."""
+        free = 0.0  # when the last bit of the packet before has left
+        with contextlib.suppress(OSError):
+            while packet := os.read(self.here, 1 << 16):
+                if self.random.random() < self.loss:
+                    continue
+                free = max(free, time.monotonic()) + (len(packet) / self.bandwidth if self.bandwidth else 0.0)
+                self.held.put((free + self.delay, packet))
+
+    def give(self) -> None:
+        """Write packets when their time has come."""
+        with contextlib.suppress(OSError):
+            while True:
+                due, packet = self.held.get()
+                time.sleep(max(0.0, due - time.monotonic()))
+                os.write(self.there, packet)
+
+
+def can_make_machines() -> bool:
+    """Return whether this process may make network namespaces and tunnels."""
+    return not os.geteuid() and shutil.which("ip") is not None and Path("/dev/net/tun").exists()
+
+
+def _tunnel(device: str) -> int:
+    """Make a network device whose packets this process reads and writes."""
+    handle = os.open("/dev/net/tun", os.O_RDWR)
+    kind = 0x0001 | 0x1000  # IFF_TUN, IFF_NO_PI: IP packets and nothing else
+    fcntl.ioctl(handle, 0x400454CA, struct.pack("16sH22x", device.encode(), kind))  # TUNSETIFF
+    return handle
 
 
 def train_there(photos: Path, out: Path, bank: str, delay: float, loss: float) -> float:
@@ -81,9 +129,10 @@ def train_there(photos: Path, out: Path, bank: str, delay: float, loss: float) -
     with machines(delay, loss) as places:
         started = time.perf_counter()
         agents = []
-        for (inside, device), address in zip(places, ADDRESSES):
+        for number, ((inside, device), address) in enumerate(zip(places, ADDRESSES)):
             launch = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
             launch += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{ADDRESSES[0]}:29500", "--rdzv-id", "two"]
+            launch += ["--rdzv-conf", f"is_host={int(not number)}"]  # its name says nothing of this address
             launch += ["--local-addr", address, "-m", "nngk", "train", str(photos), "--out", str(out), "--bank", bank]
             environment = {**os.environ, "GLOO_SOCKET_IFNAME": device, "OMP_NUM_THREADS": "1"}
             agents.append(subprocess.Popen([*inside, *launch, *TINY.split()], env=environment, stdout=sys.stderr))
@@ -107,8 +156,8 @@ def what_was_learned(out: Path) -> dict[str, np.ndarray]:
 
 def measure(given: argparse.Namespace) -> None:
     """Train in one process and on two machines, with each kind of bank, and write how far they are apart."""
-    if os.geteuid() or not (shutil.which("ip") and shutil.which("tc")):
-        raise SystemExit("This needs root, and the programs ip and tc (iproute2).")
+    if not can_make_machines():
+        raise SystemExit("This needs root, /dev/net/tun, and the program ip (iproute2).")
     origin = provenance("cpu", given.commit)
     with tempfile.TemporaryDirectory() as home:
         photos = write_pictures(Path(home, "photos"))
@@ -143,6 +192,6 @@ def _run(words: list[str]) -> None:
 
 if __name__ == "__main__":
     parser = benchmark_parser(__doc__, "results/scale_machines.csv")
-    parser.add_argument("--delay", type=float, default=50, help="Milliseconds that a packet is held at each end.")
-    parser.add_argument("--loss", type=float, default=1, help="Percent of the packets that are dropped at each end.")
+    parser.add_argument("--delay", type=float, default=50, help="Milliseconds that a packet takes each way.")
+    parser.add_argument("--loss", type=float, default=1, help="Percent of the packets that are dropped.")
     measure(benchmark_options(parser))

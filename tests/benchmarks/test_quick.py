@@ -20,8 +20,8 @@ ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 PROVENANCE = ("finished", "version", "commit", "command", "machine", "device")
 needs_core = pytest.mark.skipif(core() is None, reason="the compiled core is not built")
-may_make_namespaces = shutil.which("tc") is not None and hasattr(os, "geteuid") and os.geteuid() == 0
-needs_namespaces = pytest.mark.skipif(not may_make_namespaces, reason="making network namespaces takes root and tc")
+may_make_namespaces = shutil.which("ip") and Path("/dev/net/tun").exists() and os.geteuid() == 0
+needs_namespaces = pytest.mark.skipif(not may_make_namespaces, reason="network namespaces take root and /dev/net/tun")
 needs_browser = pytest.mark.skipif(not shutil.which("chromium"), reason="no Chromium on this machine")
 
 # Script and task, and the columns that are numbers.
