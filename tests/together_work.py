@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from nngk.bank import refresh
+from nngk.bank.ailments import ailment
 from nngk.bank.centres import CentreBank
 from nngk.bank.sharded import ShardedBank
 from nngk.data import read_images, split
@@ -122,6 +123,7 @@ def sharded_facts(m, dim, k, guaranteed, engine=""):
         facts["recall"] = shard.list_recall(points[span], shard.neighbours)
         facts["lists"] = shard.whole().neighbours.numpy(), whole.neighbours.numpy()
         facts["nearest"] = [bank.nearest(bank.centres, x, 3)[1].numpy() for bank in (shard, whole)]
+        facts["ailments"] = [[ailment(bank, sigma) for sigma in (1e-3, 1.0)] for bank in (shard, whole)]
         facts["left out"] = [bank.left_out(torch.arange(0, m, 2))[0].numpy() for bank in (shard, whole)]
         if engine:
             return facts

@@ -20,6 +20,7 @@ def require_same(facts):
     np.testing.assert_array_equal(*facts["nearest"])
     np.testing.assert_allclose(*facts["left out"], atol=1e-5)
     assert facts["lonely"][0] == facts["lonely"][1] and facts["recall"] == 1
+    assert facts["ailments"][0] == facts["ailments"][1]
     for one, other in zip(*facts["loss"]):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
@@ -27,6 +28,7 @@ def require_same(facts):
 @pytest.mark.thorough
 def test_three_ranks_hold_what_one_does(count=3, m=40, dim=5, k=4, guaranteed=1):
     found = together(count, sharded_facts, m, dim, k, guaranteed)
+    assert "reach nobody" in found[0]["ailments"][0][0]
     assert found[0]["lonely"][0] > m // 2  # most have no member of their class near them: it is on another rank
     for rank, facts in enumerate(found):
         require_same(facts)
