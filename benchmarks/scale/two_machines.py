@@ -153,6 +153,11 @@ def what_was_learned(out: Path) -> dict[str, np.ndarray]:
     return found | {f"test/{name}": np.array(value) for name, value in said["info"].get("test", {}).items()}
 
 
+def far(one: np.ndarray, other: np.ndarray) -> float:
+    """Return the largest difference of two arrays, as a share of their largest value where that is above one."""
+    return float(np.abs(one - other).max() / max(1.0, np.abs(other).max()))
+
+
 def measure(given: argparse.Namespace) -> None:
     """Train in one process and on two machines, with each kind of bank, and write how far they are apart."""
     if not can_make_machines():
@@ -168,15 +173,17 @@ def measure(given: argparse.Namespace) -> None:
             found = what_was_learned(Path(home, bank))
             if found.keys() != expected.keys():
                 raise SystemExit(f"The models hold different things: {sorted(found.keys() ^ expected.keys())}.")
-            apart = {name: float(np.abs(found[name] - one).max()) for name, one in expected.items() if one.size}
-            worst = max(apart, key=apart.__getitem__)
+            apart = {name: far(found[name], one) for name, one in expected.items() if one.size}
+            learned = {name: apart[name] for name in apart if name.startswith("network/")}
+            learned |= {name: apart[name] for name in ("bank/centres", "bank/theta") if name in apart}
             about = {"bank": bank, "delay_ms": given.delay, "loss_percent": given.loss, "ranks": 2}
             rows: list[dict[str, Any]] = [
-                {**about, "what": "largest difference from one process", "value": apart[worst], "unit": worst},
-                {**about, "what": "three epochs", "value": seconds, "unit": "s"},
+                {**about, "what": "largest difference of weights, centres and θ", "value": max(learned.values())},
+                {**about, "what": "largest difference of anything in the model", "value": max(apart.values())},
+                {**about, "what": "seconds of three epochs", "value": seconds},
             ]
             for row in rows:
-                print(f"{bank:12} {row['what']:36} {row['value']:.3g} {row['unit']}", flush=True)
+                print(f"{bank:12} {row['what']:46} {row['value']:.3g}", flush=True)
             append_rows(given.out, [row | origin for row in rows])
 
 
