@@ -2,10 +2,10 @@
 
     PYTHONPATH=src python benchmarks/scale/simulation.py [--commit HASH]
 
-The simulation moves from event to event: a rank has searched a block, a block has arrived. What it is told: how fast
-one rank searches, measured in a process that is alone, and the latency and the bandwidth of the line, measured between
-ranks of this machine, or as they are set between two network namespaces (where root may make them). It is then put
-beside measured rings of 1, 2 and 4 ranks. Rows: results/scale_simulation.csv.
+The simulation moves from event to event: a rank has searched a block, a block has arrived. What it is told: how fast a
+rank searches its own block while the others search theirs, and the latency and the bandwidth of the line, measured
+between ranks of this machine, or as they are set between two network namespaces (where root may make them). It is then
+put beside measured rings of 2 and 4 ranks. Rows: results/scale_simulation.csv.
 """
 
 import argparse
@@ -35,17 +35,15 @@ REPEATS = 3
 SLOW = [(20.0, 50.0), (50.0, 20.0)]  # milliseconds and megabits a second of lines between two machines
 
 
-def simulated(ranks: int, rows: int, dim: int, rate: float, latency: float, bandwidth: float, cores: int) -> float:
+def simulated(ranks: int, rows: int, dim: int, rate: float, latency: float, bandwidth: float) -> float:
     """Return the seconds of a ring in which each rank searches a block and then passes it on.
 
     Args:
-        rate: products of two numbers that a rank with a core of its own computes and sorts in a second.
+        rate: products of two numbers that a rank computes and sorts in a second while the others do the same.
         latency: seconds until the first byte of a message arrives.
         bandwidth: bytes a second of a rank's line.
-        cores: of the machine, which the ranks share.
     """
     held = [span.stop - span.start for span in (Ranks(0, ranks).span(rows, rank) for rank in range(ranks))]
-    rate *= min(1.0, cores / ranks)
     now = [0.0] * ranks
     for step in range(ranks):
         now = [at + held[rank] * held[(rank - step) % ranks] * dim / rate for rank, at in enumerate(now)]
@@ -68,6 +66,18 @@ def ring_seconds(ranks: Ranks) -> float:
     return statistics.median(taken)
 
 
+def search_rate(ranks: Ranks) -> float:
+    """Return the products a second of a rank that searches its own block, while all others search theirs."""
+    points = torch.randn(ROWS, DIM, generator=torch.Generator().manual_seed(0))[ranks.span(ROWS)]
+    taken = []
+    for _ in range(REPEATS):
+        ranks.wait()
+        started = time.perf_counter()
+        ring_neighbours(points, len(points), K, ALONE)
+        taken.append(time.perf_counter() - started)
+    return len(points) ** 2 * DIM / statistics.median(taken)
+
+
 def message_seconds(ranks: Ranks, size: int) -> float:
     """Return the median of the seconds that a message of some bytes takes around the ring."""
     message, taken = torch.zeros(max(1, size // 4)), []
@@ -83,11 +93,8 @@ def work(home: Path) -> None:
     """Be one rank, and let the first write down what was measured."""
     torch.set_num_threads(1)
     with joined_ranks("cpu") as ranks:
-        found = {
-            "ring": ring_seconds(ranks),
-            "small": message_seconds(ranks, 64),
-            "large": message_seconds(ranks, 1 << 22),
-        }
+        found = {"ring": ring_seconds(ranks), "rate": search_rate(ranks)}
+        found |= {"small": message_seconds(ranks, 64), "large": message_seconds(ranks, 1 << 22)}
     if ranks.first:
         (home / "found.json").write_text(json.dumps(found))
 
@@ -115,26 +122,31 @@ def in_ranks(count: int, places: list[tuple[list[str], str]] | None = None) -> d
 def measure(given: argparse.Namespace) -> None:
     """Measure rings, simulate the same, and write both."""
     torch.set_num_threads(1)
-    origin, cores = provenance("cpu", given.commit), len(os.sched_getaffinity(0))
-    alone = ring_seconds(ALONE)
-    rate = ROWS * ROWS * DIM / alone
-    points: list[dict[str, Any]] = [{"ranks": 1, "line": "none", "measured": alone, "told": (0.0, 1e12)}]
+    origin = provenance("cpu", given.commit)
+    points: list[dict[str, Any]] = []
     for count in (2,) if QUICK else (2, 4):
         found = in_ranks(count)
         line = found["small"], (1 << 22) / max(1e-9, found["large"] - found["small"])
-        points.append({"ranks": count, "line": "this machine", "measured": found["ring"], "told": line})
+        points.append(
+            {"ranks": count, "line": "this machine", "measured": found["ring"], "told": (found["rate"], *line)}
+        )
     if not QUICK and can_make_machines():
         for delay, megabits in SLOW:
             with machines(delay, 0.0, megabits) as places:
                 found = in_ranks(2, places)
             line = delay / 1e3, megabits * 1e6 / 8
             points.append(
-                {"ranks": 2, "line": f"{delay:g} ms, {megabits:g} Mbit/s", "measured": found["ring"], "told": line}
+                {
+                    "ranks": 2,
+                    "line": f"{delay:g} ms, {megabits:g} Mbit/s",
+                    "measured": found["ring"],
+                    "told": (found["rate"], *line),
+                }
             )
     rows = []
     for point in points:
-        latency, bandwidth = point.pop("told")
-        foretold = simulated(point["ranks"], ROWS, DIM, rate, latency, bandwidth, cores)
+        rate, latency, bandwidth = point.pop("told")
+        foretold = simulated(point["ranks"], ROWS, DIM, rate, latency, bandwidth)
         about = {"m": ROWS, "dim": DIM, "k": K, "latency_ms": latency * 1e3, "bytes_per_second": bandwidth}
         rows.append({**point, **about, "simulated": foretold, "ratio": foretold / point["measured"], **origin})
         print(
