@@ -78,9 +78,7 @@ def without_broken(
                 end = min(start + 64, span.stop)
                 images.batch(range(start, end))
                 seen(end - span.start, span.stop - span.start)
-    broken: dict[object, str] = {
-        row: why for found in ranks.collect(images.broken) for row, why in sorted(found.items())
-    }
+    broken = {row: why for found in ranks.collect(images.broken) for row, why in sorted(found.items())}
     tolerance.accept(broken, len(table))
     kept = np.ones(len(table), dtype=bool)
     kept[list(broken)] = False
