@@ -11,8 +11,9 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["nngk.training.loop", "together_work"])
 
 
-def together(count, work, *arguments, environment=None, seconds=240):
-    """Call ``work(*arguments)`` in ``count`` ranks; return what each of them returns."""
+def together(count, work, *arguments, environment=None, seconds=240, lost=0):
+    """Call ``work(*arguments)`` in ``count`` ranks; return what each of them returns, but for the last ``lost``,
+    which are killed."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -26,7 +27,7 @@ def together(count, work, *arguments, environment=None, seconds=240):
         process.start()
     found = {}
     try:
-        for _ in ranks:
+        for _ in ranks[: count - lost]:
             rank, value, trouble = answers.get(timeout=seconds)
             assert not trouble, f"rank {rank}:\n{trouble}"
             found[rank] = value
@@ -34,7 +35,7 @@ def together(count, work, *arguments, environment=None, seconds=240):
         for process in ranks:
             process.join(5)
             process.kill()
-    return [found[rank] for rank in range(count)]
+    return [found[rank] for rank in range(count - lost)]
 
 
 def _in_rank(rank, shared, answers, work, arguments):

@@ -1,14 +1,21 @@
 """What ranks do in tests; a module of its own, so that a new process can import it."""
 
-from contextlib import contextmanager
+import os
+import signal
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import torch
 
+from nngk.bank import refresh
+from nngk.bank.ailments import ailment
 from nngk.bank.centres import CentreBank
 from nngk.bank.sharded import ShardedBank
 from nngk.data import read_images, split
+from nngk.errors import InputError
+from nngk.gallery import filling, open_gallery
 from nngk.metrics import evaluate
+from nngk.model import Model
 from nngk.ranks import speaks
 from nngk.search import create_engine
 from nngk.training import loop
@@ -19,7 +26,10 @@ from nngk.training.validation import validate
 
 
 def trained(photos, folder, values):
-    """Train in a folder; return what every step and every epoch had, as arrays."""
+    """Train in a folder; return what every step and every epoch had, as arrays.
+
+    A refresh in the background runs beside one step, and is waited for at the next: when it is done is chance.
+    """
     settings = Settings(**values)
     table = read_images(photos, task=settings.task, seed=settings.seed)
     parts = split(table, settings.task, settings.val_fraction, settings.test_fraction, settings.seed)
@@ -40,6 +50,7 @@ def trained(photos, folder, values):
             seen["gradients"].append(np.concatenate([g.flatten().numpy() for g in grads.values()]))
             return loss
 
+        done, refresh._Pending.done = refresh._Pending.done, lambda pending: pending._thread.join() is None
         loop.take_step = watched
         try:
             for epoch in range(settings.epochs):
@@ -53,7 +64,8 @@ def trained(photos, folder, values):
                 seen["sigma"].append(run.objective.sigma)
                 run.at.epoch, run.at.batch = epoch + 1, 0
         finally:
-            loop.take_step = step
+            loop.take_step, refresh._Pending.done = step, done
+        seen["staleness"] = [each.staleness for each in run.refresher.history]
         test = run.feed.test
         seen["metrics"] = list(evaluate(run.embed(test), test.labels, ks=(1, 2), nmi_seeds=3, ranks=ranks).values())
         if settings.optimiser == "sgd":  # AdamW makes much of what rounding leaves of a gradient of zero
@@ -111,6 +123,7 @@ def sharded_facts(m, dim, k, guaranteed, engine=""):
         facts["recall"] = shard.list_recall(points[span], shard.neighbours)
         facts["lists"] = shard.whole().neighbours.numpy(), whole.neighbours.numpy()
         facts["nearest"] = [bank.nearest(bank.centres, x, 3)[1].numpy() for bank in (shard, whole)]
+        facts["ailments"] = [[ailment(bank, sigma) for sigma in (1e-3, 1.0)] for bank in (shard, whole)]
         facts["left out"] = [bank.left_out(torch.arange(0, m, 2))[0].numpy() for bank in (shard, whole)]
         if engine:
             return facts
@@ -126,3 +139,44 @@ def sharded_facts(m, dim, k, guaranteed, engine=""):
                 by_x, by_theta = ranks.sum(by_x), ranks.gather(by_theta, m)
             found.append([t.detach().numpy() for t in (loss, learns, by_x, by_theta, sigma.grad)])
         return facts | {"loss": found, "sent": sent, "batch": batch.tolist()}
+
+
+def graph_lists(sizes, dim, k):
+    """Return the lists of sharded banks of several sizes whose ranks each search a graph of their own rows."""
+    found = []
+    with joined_ranks("cpu") as ranks:
+        for m in sizes:
+            points = torch.randn(m, dim, generator=torch.Generator().manual_seed(m))
+            shard = ShardedBank(torch.arange(m) % max(1, m // 2), dim, k, 0, ranks=ranks)
+            own = points[ranks.span(m)]
+            shard.replace(own, *shard.lists(own, create_engine("fanng", dim=dim, n=m, k=k)))
+            found.append(shard.whole().neighbours.numpy())
+    return found
+
+
+def filled(model, photos, folder, rounds=None):
+    """Embed photos into a gallery, two in each rank at a time; the last rank is killed before it embeds again after so
+    many rounds. Return how many were new and how many there already, or what was said."""
+    filling.AT_ONCE = 2
+    with joined_ranks("cpu") as ranks:
+        embedded, done = filling._embedded, 0
+
+        def mortal(*arguments):
+            nonlocal done
+            if ranks.rank == ranks.count - 1 and done == rounds:
+                os.kill(os.getpid(), signal.SIGKILL)
+            done += 1
+            return embedded(*arguments)
+
+        filling._embedded = mortal
+        m = Model.load(model)
+        with open_gallery(str(folder), m, write=True) if ranks.first else nullcontext() as gallery:
+            return filling.fill_with_images(gallery, m, read_images(photos), ranks)
+
+
+def left_alone(*arguments):
+    """Return what is said to a rank when another one has died."""
+    try:
+        return filled(*arguments)
+    except InputError as error:
+        return str(error)

@@ -2,13 +2,17 @@
 
 import numpy as np
 import pytest
+import torch
 
 from nngk.ranks import Ranks
+from nngk.search import Exact, create_engine
 from nngk.search.native import core
+from nngk.search.ring import nearer, nothing
 from together import together
-from together_work import sharded_facts
+from together_work import graph_lists, sharded_facts
 
 FLOAT = INT = 4
+needs_core = pytest.mark.skipif(core() is None, reason="the compiled core is not built")
 
 
 def require_same(facts):
@@ -16,6 +20,7 @@ def require_same(facts):
     np.testing.assert_array_equal(*facts["nearest"])
     np.testing.assert_allclose(*facts["left out"], atol=1e-5)
     assert facts["lonely"][0] == facts["lonely"][1] and facts["recall"] == 1
+    assert facts["ailments"][0] == facts["ailments"][1]
     for one, other in zip(*facts["loss"]):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
@@ -23,6 +28,7 @@ def require_same(facts):
 @pytest.mark.thorough
 def test_three_ranks_hold_what_one_does(count=3, m=40, dim=5, k=4, guaranteed=1):
     found = together(count, sharded_facts, m, dim, k, guaranteed)
+    assert "reach nobody" in found[0]["ailments"][0][0]
     assert found[0]["lonely"][0] > m // 2  # most have no member of their class near them: it is on another rank
     for rank, facts in enumerate(found):
         require_same(facts)
@@ -47,8 +53,50 @@ def test_a_rank_with_few_rows_or_none(m, count=3):
     assert found[-1]["rows"] == max(0, m - 2 * -(-m // count))
 
 
+@needs_core
+@pytest.mark.thorough
+def test_a_graph_for_each_rank_is_the_same_graphs_in_one_process(count=3, dim=12, k=10):
+    """Lists by graphs are a function of the rows and of how many parts they are in, not of who holds the parts.
+
+    Where the graphs of all parts miss nothing, they are the lists of one process; a part may have no rows.
+    """
+    sizes = (4, 50, 900)
+    for lists in zip(*together(count, graph_lists, sizes, dim, k)):
+        assert all(np.array_equal(one, lists[0]) for one in lists)
+        m = len(lists[0])
+        points = torch.randn(m, dim, generator=torch.Generator().manual_seed(m))
+        exact = Exact(points).all_neighbours(min(k, m - 1))[1].numpy()
+        merged = graphs_of_parts(points, min(k, m - 1), count)
+        np.testing.assert_array_equal(lists[0], merged)
+        if m < 900:
+            np.testing.assert_array_equal(lists[0], exact)
+        assert np.mean([len(set(a) & set(b)) / len(b) for a, b in zip(lists[0], exact)]) > 0.97
+
+
+def graphs_of_parts(points, k, count):
+    """Search one graph for each part of the points, and take the nearest of what all of them say."""
+    m, dim = points.shape
+    best = nothing(points, k)
+    for rank in range(count):
+        span = Ranks(rank, count).span(m)
+        part = points[span]
+        if not len(part):
+            continue
+        engine = create_engine("fanng", dim=dim, n=m, k=k)
+        engine.add(part)
+        squared, found = engine.search(points, min(k, len(part)))
+        if len(part) > 1:
+            own = engine.all_neighbours(min(k, len(part) - 1))
+            squared[span], found[span] = torch.inf, -1
+            squared[span, : own[0].shape[1]], found[span, : own[0].shape[1]] = own
+        else:
+            squared[span] = torch.inf
+        best = nearer(*best, squared, torch.where(squared.isinf(), -1, found + span.start))
+    return best[1].numpy()
+
+
+@needs_core
 @pytest.mark.slow
-@pytest.mark.skipif(core() is None, reason="the compiled core is not built")
 def test_a_graph_for_each_rank_finds_the_neighbours(m=3000):
     for facts in together(2, sharded_facts, m, 16, 20, 1, "fanng"):
         assert facts["recall"] > 0.95

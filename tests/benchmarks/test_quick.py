@@ -20,6 +20,8 @@ ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 PROVENANCE = ("finished", "version", "commit", "command", "machine", "device")
 needs_core = pytest.mark.skipif(core() is None, reason="the compiled core is not built")
+may_make_namespaces = shutil.which("ip") and Path("/dev/net/tun").exists() and os.geteuid() == 0
+needs_namespaces = pytest.mark.skipif(not may_make_namespaces, reason="network namespaces take root and /dev/net/tun")
 needs_browser = pytest.mark.skipif(not shutil.which("chromium"), reason="no Chromium on this machine")
 
 # Script and task, and the columns that are numbers.
@@ -45,7 +47,10 @@ HERE = [
     pytest.param("recipe/pooling.py", ("recall@1", "map@r")),
     pytest.param("recipe/start.py", ("accuracy",)),
     pytest.param("recipe/variants.py", ("recall@1", "map@r", "sigma", "blend0.5_recall@1")),
+    pytest.param("scale/metrics.py", ("value",), marks=pytest.mark.slow),
     pytest.param("scale/sharded_bank.py", ("value",), marks=pytest.mark.slow),
+    pytest.param("scale/simulation.py", ("measured", "simulated", "ratio"), marks=pytest.mark.slow),
+    pytest.param("scale/two_machines.py", ("value",), marks=[pytest.mark.slow, needs_namespaces]),
     pytest.param("search/distance_counts.py", ("recall", "distances_per_query"), marks=needs_core),
     pytest.param("search/engines.py queries", ("recall", "queries_per_second"), marks=needs_core),
     pytest.param("search/engines.py pairs", ("recall", "seconds"), marks=needs_core),

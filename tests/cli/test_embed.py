@@ -40,3 +40,11 @@ def test_mistakes_are_told_in_a_sentence(tmp_path):
     ):
         with pytest.raises(InputError, match=told):
             cli(words, standalone_mode=False)
+
+
+@pytest.mark.slow
+def test_several_processes_are_started(tmp_path):
+    model = write_model(tmp_path)
+    gallery = str(tmp_path / "gallery")
+    done = nngk("embed", model, tmp_path / "photos", "--gallery", gallery, "--devices", "2", "--json")
+    assert json.loads(done.stdout) == {"gallery": gallery, "added": 36, "already": 0, "images": 36}

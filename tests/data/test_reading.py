@@ -85,7 +85,7 @@ def test_a_missing_folder_and_a_wrong_source(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no folder or file .*nowhere.*by name are cub200"):
         read_images(tmp_path / "nowhere")
     (tmp_path / "a.zip").write_bytes(b"")
-    with pytest.raises(InputError, match="neither a folder nor a CSV file"):
+    with pytest.raises(InputError, match="neither a folder nor a CSV, tar or Parquet file"):
         read_images(tmp_path / "a.zip")
     with pytest.raises(InputError, match="Cannot read images from int"):
         read_images(7)

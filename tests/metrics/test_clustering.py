@@ -84,6 +84,16 @@ def test_seeding_spreads_out():
         assert len({round(v / 100) for v in seeds[:, 0].tolist()}) == 12
 
 
+def test_a_sample_of_many_points_gives_seeds_as_good(monkeypatch):
+    x, _ = blobs(3000, 10, 4, 0.5, 2)
+    x = torch.as_tensor(x)
+    whole = np.mean([kmeans(x, 10, seed=seed).inertia for seed in range(5)])
+    monkeypatch.setattr(clustering, "SEEDING", 4000)
+    drawn = [clustering._seeds(x, 10, torch.Generator().manual_seed(seed)) for seed in range(5)]
+    assert all(len(seeds.unique(dim=0)) == 10 and torch.isin(seeds, x).all() for seeds in drawn)
+    assert np.mean([kmeans(x, 10, seed=seed).inertia for seed in range(5)]) < 1.1 * whole
+
+
 def test_repeats_for_a_seed_and_over_blocks(monkeypatch):
     x, y = blobs(200, 6, 4, 0.8, 4)
     first = kmeans(x, 6, seed=5)

@@ -71,7 +71,20 @@ def test_blocks_do_not_change_the_answer(monkeypatch):
     x, y = clustered(101, 9, 4, 0.6, 1)
     whole = retrieval_scores(x, y)
     monkeypatch.setattr(retrieval, "TILE", 700)  # six queries a block
+    monkeypatch.setattr(retrieval, "LEAST_ROWS", 1)
     assert retrieval_scores(x, y) == pytest.approx(whole, abs=1e-12)
+
+
+def test_a_sample_asks_and_everybody_answers():
+    x, y = clustered(50, 6, 4, 0.8, 5)
+    each = [retrieval_scores(x, y, (1, 3), queries=[i]) for i in range(50)]
+    whole = retrieval_scores(x, y, (1, 3))
+    assert {name: np.mean([one[name] for one in each]) for name in whole} == pytest.approx(whole, abs=1e-12)
+    some = evaluate(x, y, ks=(1, 3), nmi_seeds=0, queries=np.array([4, 17]))
+    assert some == pytest.approx({name: (each[4][name] + each[17][name]) / 2 for name in whole}, abs=1e-12)
+    for wrong in ([], [50], [-1], [0.5], [[1]], "all"):
+        with pytest.raises(InputError, match="Queries must be"):
+            retrieval_scores(x, y, queries=wrong)
 
 
 def test_own_index_is_never_an_answer_and_duplicates_are():

@@ -395,3 +395,17 @@ def test_walks_go_on_until_the_wanted_share_arrives(x: Tensor) -> None:
         engine.build(x[:2000])
         shares.append(engine.stats()["walk_success"])
     assert shares[0] < 0.98 <= shares[1]
+
+
+def test_of_few_points_none_is_missed():
+    """Also for queries unlike the points, and after they moved."""
+    generator = torch.Generator().manual_seed(0)
+    for n in (2, 9, 60, 200):
+        x, queries = (torch.randn(n, 6, generator=generator) for _ in range(2))
+        engine = FANNG(dim=6)
+        engine.add(x)
+        for _ in range(3):
+            truth = Exact(x).search(queries + 1, 2)[1]
+            assert torch.equal(engine.search(queries + 1, 2)[1], truth)
+            x = x + torch.randn(n, 6, generator=generator)
+            engine.update(x)

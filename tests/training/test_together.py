@@ -26,6 +26,7 @@ VARIANTS = {
     "all centres": {"n_neighbours": 0},
     "fanng": {"search": "fanng"},
     "sharded": {"bank": "sharded", "sigma": "learned"},
+    "sharded, fanng": {"bank": "sharded", "search": "fanng"},
     "sharded, few neighbours, centres dropped, two guaranteed": {
         "bank": "sharded",
         "n_neighbours": 1,
@@ -33,6 +34,8 @@ VARIANTS = {
         "drop_centres": 0.3,
     },
     "sharded, frozen, sigma by validation": {"bank": "sharded", "freeze": True, "sigma": "validation", "lr": 1e-2},
+    "refreshed in the background": {"background": True, "update_interval": "1 steps", "sigma": "learned"},
+    "sharded, refreshed in the background": {"bank": "sharded", "background": True, "update_interval": "1 steps"},
     "frozen": {"freeze": True, "lr": 1e-2},
     "a batch smaller than the ranks": {"batch_size": 2},
     "softmax": {"loss": "softmax"},
@@ -63,6 +66,7 @@ def compare(count, photos, tmp_path, **changes):
     for found in together(count, trained, photos, tmp_path / "ranks", values):
         require_equal(found, alone)
     assert np.ptp(alone["loss"]) > 0
+    assert any(alone["staleness"]) == bool(changes.get("background"))
 
 
 @pytest.mark.thorough

@@ -17,7 +17,7 @@ def ailment(bank: CentreBank, sigma: float) -> str:
     if not bank.filled or len(bank) < _FEW:
         return ""
     rows = torch.linspace(0, len(bank) - 1, min(_SAMPLE, len(bank)), device=bank.centres.device).long()
-    sample = bank.centres[rows].double()
+    sample = bank.some_centres(rows).double()
     distances = torch.pdist(sample)
     most = float(distances.max())
     if most <= 1e-6 * float(sample.norm(dim=1).max()) or most - float(distances.min()) <= EQUAL * most:
@@ -36,13 +36,11 @@ def ailment(bank: CentreBank, sigma: float) -> str:
 
 def _nearest(bank: CentreBank, rows: Tensor) -> Tensor:
     """Return the distance of each row's nearest other centre, among its neighbours where it has a list of them."""
+    if bank.n_neighbours is not None:
+        return bank.left_out(rows)[0].amin(1).sqrt()
     centres = bank.centres
-    if bank.n_neighbours is None:
-        return (
-            torch.cdist(centres[rows], centres, compute_mode="donot_use_mm_for_euclid_dist")
-            .scatter(1, rows[:, None], torch.inf)
-            .amin(1)
-        )
-    lists = bank.neighbours_of(rows)
-    apart = (centres[lists.clamp(min=0)] - centres[rows][:, None]).norm(dim=2)
-    return apart.masked_fill(lists < 0, torch.inf).amin(1)
+    return (
+        torch.cdist(centres[rows], centres, compute_mode="donot_use_mm_for_euclid_dist")
+        .scatter(1, rows[:, None], torch.inf)
+        .amin(1)
+    )

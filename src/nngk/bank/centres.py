@@ -162,6 +162,10 @@ class CentreBank(nn.Module):
         """Return θ of all centres, (m,), as numbers."""
         return self.theta.detach()
 
+    def some_centres(self, chosen: Tensor) -> Tensor:
+        """Return the centres of some examples."""
+        return self.centres[chosen]
+
     def left_out(self, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return squared distances, same-class marks and θ (n, K) of the neighbours of some examples, in order."""
         neighbours = self.neighbours_of(chosen)

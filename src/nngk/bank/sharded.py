@@ -119,9 +119,12 @@ class ShardedBank(CentreBank):
         lists = self.lists_of(indices)
         return lists.masked_fill(lists == indices[:, None], -1)
 
+    def some_centres(self, chosen: Tensor) -> Tensor:
+        return self._from_holders(self.centres, chosen)
+
     def left_out(self, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         lists = self.neighbours_of(chosen)
-        x = self._from_holders(self.centres, chosen)
+        x = self.some_centres(chosen)
         local = self._local(lists)
         squared = squared_distances(x, self._rows(), local).masked_fill(local < 0, 0)
         theta = self._theta(local).masked_fill(local < 0, 0)

@@ -1,10 +1,12 @@
 """The command that fills a gallery: ``embed``."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
 
+from nngk.cli.launch import shared_out
 from nngk.cli.options import (
     ALLOW_MISSING,
     boxes_option,
@@ -26,6 +28,7 @@ from nngk.errors import InputError, printable
 @boxes_option("as in training")
 @click.option("--allow-missing", is_flag=True, help=ALLOW_MISSING)
 @device_option
+@click.option("--devices", type=click.IntRange(min=1), help="Share the images out over this many processes.")
 @quiet_option
 @json_option
 def embed_command(
@@ -36,24 +39,35 @@ def embed_command(
     boxes: bool | None,
     allow_missing: bool,
     device: str,
+    devices: int | None,
     as_json: bool,
 ) -> None:
     """Fill a gallery with the embeddings of labelled images in DATA (a folder, a CSV file, or the name of a dataset),
     or without DATA with the images that MODEL holds. Each image is written once: a command that was stopped is given
     again, and goes on."""
+    if shared_out(devices):
+        return
+
     from nngk.gallery import open_gallery
     from nngk.gallery.filling import fill_with_centres, fill_with_images
     from nngk.model.evaluate import read_for_model
     from nngk.model.model import Model
+    from nngk.training.distributed import joined_ranks
 
-    m = Model.load(model, device)
-    task = m.info.get("task", "classify")
-    table = None if data is None else read_for_model(m, data, data_dir, task, boxes, allow_missing)
-    if table is None and not m.images:
-        raise InputError("The model holds no images: name the images to embed.")
-    with open_gallery(gallery, m, write=True) as g:
-        new, held = fill_with_centres(g, m) if table is None else fill_with_images(g, m, table)
-        total = g.count()
+    with joined_ranks(device) as ranks:
+        m = Model.load(model, device)
+        task = m.info.get("task", "classify")
+        table = None if data is None else read_for_model(m, data, data_dir, task, boxes, allow_missing)
+        if table is None and not m.images:
+            raise InputError("The model holds no images: name the images to embed.")
+        with open_gallery(gallery, m, write=True) if ranks.first else nullcontext() as g:
+            if table is not None:
+                new, held = fill_with_images(g, m, table, ranks)
+            elif g is not None:
+                new, held = fill_with_centres(g, m)
+            total = 0 if g is None else g.count()
+    if not ranks.first:
+        return
     if as_json:
         click.echo(json.dumps({"gallery": gallery, "added": new, "already": held, "images": total}))
         return

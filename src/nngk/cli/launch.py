@@ -25,6 +25,19 @@ def without_option(arguments: Sequence[str], name: str) -> list[str]:
     return kept
 
 
+def shared_out(devices: int | None) -> bool:
+    """Run this command in as many processes, if so many were asked for and this is none of them; return whether.
+
+    Exit if one of them failed.
+    """
+    if devices is None or devices == 1 or "WORLD_SIZE" in os.environ:
+        return False
+    code = run_in_ranks(devices, without_option(sys.argv[1:], "--devices"))
+    if code:
+        raise SystemExit(code)
+    return True
+
+
 def run_in_ranks(devices: int, arguments: Sequence[str]) -> int:
     """Run ``nngk`` with these arguments in as many processes; return the exit code of the first that failed, or 0."""
     from torch.distributed.elastic.multiprocessing.api import SignalException

@@ -1,8 +1,6 @@
 """``nngk train``."""
 
 import json
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ import click
 
 from nngk.cli.given_images import SKIP_BROKEN, STRICT, sure, tolerance_of
 from nngk.cli.grouped_help import GroupedCommand, GroupedOption
-from nngk.cli.launch import run_in_ranks, without_option
+from nngk.cli.launch import shared_out
 from nngk.cli.options import (
     ALLOW_MISSING,
     boxes_option,
@@ -94,10 +92,7 @@ def train_command(
     """
     chosen = Chosen(preset, config, options)
     settings = chosen.settings()
-    if devices is not None and devices > 1 and "WORLD_SIZE" not in os.environ:
-        code = run_in_ranks(devices, without_option(sys.argv[1:], "--devices"))
-        if code:
-            raise SystemExit(code)
+    if shared_out(devices):
         return
 
     from nngk.data import read_images
@@ -144,10 +139,11 @@ def _look_at(folder: Path, yes: bool) -> None:
     from nngk.data.datasets.by_name import recognise
     from nngk.data.folder import doubt, overlooked
     from nngk.data.packs.layout import was_pack
+    from nngk.data.shards.shard_files import shards_in
     from nngk.files import readable
 
     with readable():
-        if was_pack(folder) or recognise(folder) is not None:
+        if was_pack(folder) or shards_in(folder) or recognise(folder) is not None:
             return
         question = "" if yes else doubt(folder)
         if question:

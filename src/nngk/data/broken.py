@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from nngk.data.packs.layout import row_number
 from nngk.data.table import ImageTable
 from nngk.errors import InputError
 from nngk.progress import say, watch
+from nngk.ranks import ALONE, Ranks
 
 FEW = 0.01  # the share of images that is left out without asking
 _LISTED = 10  # sentences that a person reads
@@ -26,7 +28,7 @@ class Tolerance:
     any_number: bool = False
     ask: Callable[[str], bool] | None = None
 
-    def accept(self, broken: Mapping[object, str], total: int) -> None:
+    def accept(self, broken: Mapping[Any, str], total: int) -> None:
         """List broken images and let them be left out. Raise InputError if they are too many."""
         if not broken:
             return
@@ -52,19 +54,32 @@ class Tolerance:
 
 
 def without_broken(
-    table: ImageTable, size: int, *, squash: bool, cache: object, threads: int, tolerance: Tolerance
+    table: ImageTable,
+    size: int,
+    *,
+    squash: bool,
+    cache: object,
+    threads: int,
+    tolerance: Tolerance,
+    ranks: Ranks = ALONE,
 ) -> ImageTable:
-    """Return the images of a table that can be read; each is decoded once, into the cache where there is one."""
+    """Return the images of a table that can be read; each is decoded once, into the cache where there is one.
+
+    Several ranks, which have no cache, try a part of the images each.
+    """
     if not len(table) or all(row_number(path) is not None for path in table.paths):
         return table  # a pack's were decoded when it was written
     with watch("decoding images") as seen:
         how = {"squash": squash, "tolerant": not tolerance.strict}
         images = Images(table, size, cache, threads, progress=seen, **how)  # type: ignore[arg-type]
         if cache is None:
-            for start in range(0, len(table), 64):
-                images.batch(range(start, min(start + 64, len(table))))
-                seen(min(start + 64, len(table)), len(table))
-    tolerance.accept(dict(sorted(images.broken.items())), len(table))
+            span = ranks.span(len(table))
+            for start in range(span.start, span.stop, 64):
+                end = min(start + 64, span.stop)
+                images.batch(range(start, end))
+                seen(end - span.start, span.stop - span.start)
+    broken = {row: why for found in ranks.collect(images.broken) for row, why in sorted(found.items())}
+    tolerance.accept(broken, len(table))
     kept = np.ones(len(table), dtype=bool)
-    kept[list(images.broken)] = False
+    kept[list(broken)] = False
     return table if kept.all() else table.select(kept)

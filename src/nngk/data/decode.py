@@ -17,6 +17,7 @@ from nngk.data.arrays import picture_of, tensor_values
 from nngk.data.flat_pictures import FlatPictures
 from nngk.data.opening import MOST_PIXELS, Smaller, opened_bytes, opened_picture, require_bounded, silence_pillow
 from nngk.data.packs.layout import packed_picture
+from nngk.data.shards.shard_files import picture_in_shard
 from nngk.errors import InputError, whole_number
 from nngk.files import forbidden
 
@@ -206,7 +207,8 @@ def _from_file(path: Path, smaller: Smaller | None) -> tuple[Image.Image, float]
         packed = packed_picture(path)
         if packed is not None:
             return Image.fromarray(np.ascontiguousarray(packed.transpose(1, 2, 0))), 1.0
-        with opened_picture(path, smaller) as (image, size):
+        inside = picture_in_shard(path)
+        with opened_picture(path, smaller) if inside is None else opened_bytes(inside, smaller) as (image, size):
             picture = _rgb(image, f"The image {path}", own=True)
             return picture, max(picture.size) / max(size)
     except FileNotFoundError:

@@ -12,6 +12,7 @@ from nngk.data.folder import read_folder
 from nngk.data.images import Images
 from nngk.data.packs.layout import open_pack, pack_table, was_pack
 from nngk.data.rows import read_csv, read_frame
+from nngk.data.shards.shard_files import is_shard, read_shards, shards_in
 from nngk.data.splits import require_task
 from nngk.data.table import ImageTable, require_classes
 from nngk.errors import InputError
@@ -27,10 +28,11 @@ def read_images(
     allow_missing: bool = False,
     crop_boxes: bool | None = None,
 ) -> ImageTable:
-    """Return the table of a folder, a CSV file, a data frame, a pack, or a dataset by name.
+    """Return the table of a folder, a CSV file, a data frame, a pack, tar or Parquet shards, or a dataset by name.
 
-    A folder has one sub-folder per class, or train/, val/ and test/ folders of those. `task` and `seed` choose the
-    splits of a named dataset; `crop_boxes` says whether images are cropped to their boxes; None does as the paper does.
+    A folder has one sub-folder per class, or train/, val/ and test/ folders of those; or it holds shards. `task` and
+    `seed` choose the splits of a named dataset; `crop_boxes` says whether images are cropped to their boxes; None does
+    as the paper does.
 
     >>> import tempfile
     >>> from PIL import Image
@@ -71,13 +73,18 @@ def read_pack(folder: str | Path) -> tuple[Images, ImageTable]:
 
 def _read_path(path: Path, data_dir: Path | None, allow_missing: bool) -> ImageTable:
     if path.is_dir():
-        return pack_table(path) if was_pack(path) else read_folder(path)
+        if was_pack(path):
+            return pack_table(path)
+        shards = shards_in(path)
+        return read_shards(shards, path.resolve().name) if shards else read_folder(path)
     if not path.is_file():
         raise InputError(
             f"There is no folder or file {path}: check the path. The datasets known by name are {', '.join(DATASETS)}."
         )
+    if is_shard(path):
+        return read_shards([path], path.stem)
     if path.suffix.lower() not in (".csv", ".tsv", ".txt"):
-        raise InputError(f"{path} is neither a folder nor a CSV file: give one of these.")
+        raise InputError(f"{path} is neither a folder nor a CSV, tar or Parquet file: give one of these.")
     return read_csv(path, data_dir=data_dir, allow_missing=allow_missing)
 
 

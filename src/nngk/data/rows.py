@@ -67,7 +67,7 @@ def _table(
         if empty:
             raise InputError(f"{source} has no {column} in row(s) {_numbers(empty)}: fill it in or remove the rows.")
     paths = [base / str(value) for value in columns["path"]]
-    names, labels = _classes(columns["label"])
+    names, labels = classes_of(columns["label"])
     table = ImageTable(paths, labels, names, _splits(columns, numbers, source), _boxes(columns, numbers, source), name)
     return _present(table, numbers, source, allow_missing)
 
@@ -104,7 +104,7 @@ def _is_there(path: Path) -> bool:
     return not path.is_dir()
 
 
-def _classes(values: Sequence[Any]) -> tuple[list[str], np.ndarray]:
+def classes_of(values: Sequence[Any]) -> tuple[list[str], np.ndarray]:
     """Return the class names in order (numbers by value) and each row's label."""
     texts = [_text(value) for value in values]
     names = sorted(set(texts), key=lambda text: (0, int(text), text) if _is_whole(text) else (1, 0, text))

@@ -1,6 +1,10 @@
 """Labelled images into a gallery, each once, however often that is stopped and begun again."""
 
+from collections.abc import Callable
+
+import numpy as np
 import torch
+from torch import Tensor
 
 from nngk.data import Images, ImageTable
 from nngk.gallery.answering import references_of
@@ -8,6 +12,7 @@ from nngk.gallery.interface import Gallery
 from nngk.gallery.references import References, reference_ids
 from nngk.model import Model
 from nngk.progress import task as progress_task
+from nngk.ranks import ALONE, Ranks
 
 AT_ONCE = 256  # images that are written together
 
@@ -22,32 +27,57 @@ def fill_with_centres(gallery: Gallery, model: Model) -> tuple[int, int]:
     return len(new), len(rows) - len(new)
 
 
-def fill_with_images(gallery: Gallery, model: Model, table: ImageTable) -> tuple[int, int]:
+def fill_with_images(gallery: Gallery | None, model: Model, table: ImageTable, ranks: Ranks = ALONE) -> tuple[int, int]:
     """Embed labelled images into a gallery; return how many were new, and how many were there already.
 
     Every image weighs what the model's own centres weigh on average. What was written stays when this is stopped.
+    Several ranks share out the images; the first, which alone has the gallery, writes what all of them embedded.
     """
     labels = [table.class_names[label] for label in table.labels.tolist()]
     sources = [str(path) for path in table.paths]
-    ids, held = reference_ids(labels, sources), known_ids(gallery)
+    ids = reference_ids(labels, sources)
+    held = set() if gallery is None else known_ids(gallery)
     missing = torch.tensor([i for i, number in enumerate(ids.tolist()) if number not in held], dtype=torch.int64)
-    theta, space = float(model.theta.mean()) if model.images else 0.0, model.familiar.space
+    missing = ranks.told(missing)
+    theta = float(model.theta.mean()) if model.images else 0.0
     with progress_task("embedding", len(missing)) as advance:
-        for places in missing.split(AT_ONCE) if len(missing) else ():
-            part = table.select(places.numpy())
-            images = Images(part, model.network.input.resize, squash=model.network.input.squash)
-            seen = model.describe_source(images, advance=advance)
+        for places in missing.split(AT_ONCE * ranks.count) if len(missing) else ():
+            vectors, coordinates = _embedded(model, table.select(places.numpy()), ranks, advance)
             chosen = places.tolist()
-            rows = References.of(
-                ids[places],
-                seen.embeddings,
-                [labels[i] for i in chosen],
-                [sources[i] for i in chosen],
-                torch.full((len(places),), theta),
-                None if space is None else space.coordinates(seen.features),
-            )
-            gallery.add(rows)
+            said = [labels[i] for i in chosen], [sources[i] for i in chosen]
+            if gallery is not None:
+                gallery.add(References.of(ids[places], vectors, *said, torch.full((len(places),), theta), coordinates))
+    ranks.wait()  # nobody leaves before everything is written
     return len(missing), len(ids) - len(missing)
+
+
+def _embedded(
+    model: Model, table: ImageTable, ranks: Ranks, advance: Callable[[int], object]
+) -> tuple[Tensor, Tensor | None]:
+    """Return the embeddings of some images, and their coordinates if the model has any; each rank computes its part."""
+    n, left = len(table), len(table)
+    span, space = ranks.span(n), model.familiar.space
+
+    def done(images: int) -> None:
+        nonlocal left
+        advance(min(left, images * ranks.count))  # the others are about as far
+        left = max(0, left - images * ranks.count)
+
+    vectors, coordinates = torch.empty(0, 0), torch.empty(0, 0)
+    if span.start < span.stop:
+        own = table.select(np.arange(span.start, span.stop))
+        images = Images(own, model.network.input.resize, squash=model.network.input.squash)
+        seen = model.describe_source(images, advance=done)
+        vectors = seen.embeddings.float()
+        coordinates = vectors[:, :0] if space is None else space.coordinates(seen.features).float()
+    vectors, coordinates = (_of_all(own, n, ranks) for own in (vectors, coordinates))
+    return vectors, None if space is None else coordinates
+
+
+def _of_all(own: Tensor, n: int, ranks: Ranks) -> Tensor:
+    """Return the rows of all ranks; one that has none learns from the first how wide they are."""
+    width = ranks.told(own.shape[1])
+    return ranks.gather(own.cpu() if len(own) else torch.empty(0, width), n)
 
 
 def known_ids(gallery: Gallery) -> set[int]:

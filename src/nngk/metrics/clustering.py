@@ -5,10 +5,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 
 from nngk.errors import InputError
 from nngk.metrics.inputs import TILE, class_numbers, matrix, numbers
 from nngk.ranks import ALONE, Ranks
+
+SEEDING = 3 * 10**7  # points × seeds from which on seeds are drawn among a sample
+LEAST_PER_SEED = 10  # points of that sample
 
 
 class KMeans(NamedTuple):
@@ -94,7 +98,13 @@ def normalised_mutual_information(a: Any, b: Any) -> float:
 
 
 def _seeds(x: Tensor, k: int, generator: torch.Generator) -> Tensor:
-    """Draw greedy k-means++ seeds: of a few draws by squared distance, the one that lowers the sum most."""
+    """Draw greedy k-means++ seeds: of a few draws by squared distance, the one that lowers the sum most.
+
+    Every seed costs a walk over the points; where points × seeds are very many, a sample of the points stands for all.
+    """
+    enough = max(SEEDING // k, LEAST_PER_SEED * k)
+    if len(x) > enough:
+        x = x[torch.randperm(len(x), generator=generator)[:enough].to(x.device)]
     trials = 2 + int(math.log(k))
     norms = x.square().sum(1)
     chosen = [int(torch.randint(len(x), (1,), generator=generator))]
@@ -136,18 +146,18 @@ def _lloyd(x: Tensor, centres: Tensor, iterations: int, enough: float) -> KMeans
 def _assign(x: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
     """Return the nearest centre of every point and the squared distance to it."""
     norms = centres.square().sum(1)
-    block = max(1, TILE // len(centres))
-    parts = [torch.addmm(norms, part, centres.T, alpha=-2).argmin(1) for part in x.split(block)]
-    clusters = torch.cat(parts)
-    return clusters, (x - centres[clusters]).square().sum(1)
+    parts = []
+    for part in x.split(max(1, TILE // max(centres.shape))):
+        clusters = torch.addmm(norms, part, centres.T, alpha=-2).argmin(1)
+        parts.append((clusters, (part - centres[clusters]).square().sum(1)))
+    return torch.cat([clusters for clusters, _ in parts]), torch.cat([distances for _, distances in parts])
 
 
 def _means(x: Tensor, clusters: Tensor, distances: Tensor, centres: Tensor) -> Tensor:
     """Return the clusters' means; an empty cluster moves to a point that lies far from its centre."""
-    # In float64 the order of a GPU's atomic additions is lost in the rounding back.
-    sums = torch.zeros(centres.shape, dtype=torch.float64, device=x.device).index_add_(0, clusters, x.double())
+    # Each cluster adds up its own points in their order: the same sums on every run, and nothing of n × dim is made.
     counts = torch.bincount(clusters, minlength=len(centres))
-    means = (sums / counts.clamp(min=1)[:, None]).to(x.dtype)
+    means = embedding_bag(clusters.argsort(stable=True), x, counts.cumsum(0) - counts, mode="mean")
     empty = (counts == 0).nonzero().flatten()
     if len(empty):
         means[empty] = x[distances.topk(len(empty)).indices]

@@ -12,16 +12,19 @@ import torch
 from torch import Tensor
 
 from nngk.errors import InputError
-from nngk.metrics.inputs import TILE, class_numbers, matrix
+from nngk.metrics.inputs import TILE, class_numbers, matrix, numbers
 from nngk.ranks import ALONE, Ranks
+
+LEAST_ROWS = 64  # that ask at a time: fewer would wait for the points to come from memory
 
 
 def retrieval_scores(
-    embeddings: Any, labels: Any, ks: Sequence[int] = (1, 2, 4, 8), ranks: Ranks = ALONE
+    embeddings: Any, labels: Any, ks: Sequence[int] = (1, 2, 4, 8), ranks: Ranks = ALONE, *, queries: Any = None
 ) -> dict[str, float]:
     """Return all retrieval metrics in one pass: 'recall@K' for K in ``ks``, 'r_precision', 'map@r'.
 
-    A K beyond the number of other examples counts all of them. Several ranks share out the queries.
+    A K beyond the number of other examples counts all of them. Several ranks share out the queries. Of very many
+    examples a sample may ask: ``queries`` are their indices, all by default; everybody answers.
 
     >>> retrieval_scores([[0.0], [1.0], [5.0], [5.5]], [0, 0, 1, 0], ks=(1, 2))
     {'recall@1': 0.6666666666666666, 'recall@2': 1.0, 'r_precision': 0.5, 'map@r': 0.4166666666666667}
@@ -30,21 +33,22 @@ def retrieval_scores(
     ks = sorted(set(ks))
     if ks and ks[0] < 1:
         raise InputError(f"K of Recall@K must be at least 1, got {ks[0]}.")
+    asking = torch.arange(len(x), device=x.device) if queries is None else _asking(queries, len(x), x.device)
     _, inverse, counts = y.unique(return_inverse=True, return_counts=True)
-    relevant = counts[inverse] - 1  # R of every query
-    queries = int((relevant > 0).sum())
-    if not queries:
+    relevant = counts[inverse] - 1  # R of every example
+    count = int((relevant[asking] > 0).sum())
+    if not count:
         raise InputError(
-            "Every class has a single example, so no query has anything to find. "
-            "Retrieval metrics need at least one class with two examples."
+            f"Every class {'' if queries is None else 'of a query '}has a single example, so no query has anything to "
+            "find. Retrieval metrics need at least one class with two examples."
         )
-    depth = min(max([*ks, int(relevant.max())]), len(x) - 1)
+    depth = min(max([*ks, int(relevant[asking].max())]), len(x) - 1)
     total = torch.zeros(len(ks) + 2, dtype=torch.float64)
-    for rows, nearest in _rankings(x, depth, ranks.span(len(x))):
+    for rows, nearest in _rankings(x, depth, asking[ranks.span(len(asking))]):
         hits = y[nearest] == y[rows, None]  # (rows, depth), nearest first
         total += _sums(hits, relevant[rows], ks).cpu()
     names = [f"recall@{k}" for k in ks] + ["r_precision", "map@r"]
-    return dict(zip(names, (ranks.sum(total) / queries).tolist()))
+    return dict(zip(names, (ranks.sum(total) / count).tolist()))
 
 
 def recall_at_k(embeddings: Any, labels: Any, k: int = 1) -> float:
@@ -92,13 +96,22 @@ def _checked(embeddings: Any, labels: Any) -> tuple[Tensor, Tensor]:
     return x, class_numbers(labels, len(x), "embeddings", x.device)
 
 
-def _rankings(x: Tensor, depth: int, asking: slice) -> Iterator[tuple[Tensor, Tensor]]:
+def _asking(queries: Any, n: int, device: torch.device) -> Tensor:
+    """Return which of n examples ask."""
+    rows = numbers(queries, "Queries", device)
+    whole = not (rows.is_floating_point() or rows.dtype == torch.bool)
+    if rows.ndim != 1 or not len(rows) or not whole or int(rows.min()) < 0 or int(rows.max()) >= n:
+        raise InputError(f"Queries must be indices of examples, at least one, from 0 to {n - 1}.")
+    return rows.long()
+
+
+def _rankings(x: Tensor, depth: int, asking: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield blocks of queries (rows,) and the indices of their ``depth`` nearest others (rows, depth)."""
     x = x - x.mean(0)  # near the origin the rounding of |c|² - 2xc is least
     norms = x.square().sum(1)
-    block = max(1, TILE // len(x))
-    for start in range(asking.start, asking.stop, block):
-        rows = torch.arange(start, min(start + block, asking.stop), device=x.device)
+    for rows in asking.split(max(LEAST_ROWS, TILE // len(x))):
+        if not len(rows):
+            continue
         # Half-precision products would reorder neighbours, so the caller's autocast stays outside.
         with torch.autocast(x.device.type, enabled=False):
             scores = torch.addmm(norms, x[rows], x.T, alpha=-2)

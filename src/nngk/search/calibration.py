@@ -53,7 +53,12 @@ def sample_truth(index: Any, k: int, threads: int) -> tuple[Tensor, Tensor]:
 
 
 def find_effort(index: Any, k: int, recall: float, threads: int) -> Effort:
-    """Return the least pool that reaches the recall on the sample, each point searched as if it were not indexed."""
+    """Return the least pool that reaches the recall on the sample, each point searched as if it were not indexed.
+
+    Of few points the pool takes all: a sample of them says little about other queries, and there is little to save.
+    """
+    if len(index) <= SAMPLE:
+        return Effort(ef=max(k, len(index)))
     ids, truth = sample_truth(index, k, threads)
     distances, found = empty_answer(len(ids), k)
 

@@ -21,7 +21,7 @@ from nngk.training.build import build_run
 from nngk.training.checkpoint import RECORD as CHECKPOINT
 from nngk.training.checkpoint import only_training, write_settings
 from nngk.training.continued import photos_with_those_of_model, settings_of_model
-from nngk.training.distributed import agreed, joined_ranks, one_per_machine_first, restarts
+from nngk.training.distributed import agreed, joined_ranks, restarts
 from nngk.training.everything import FOLDER, LOG, holds_back, run_on_everything
 from nngk.training.feed import cache_of
 from nngk.training.finish import finish
@@ -97,8 +97,7 @@ def train(
             settings = same_settings(folder, settings, named)
         else:
             require_free(out, force)
-        with one_per_machine_first(ranks):
-            tables = training_tables(data, settings, tolerance)
+        tables = training_tables(data, settings, tolerance, ranks)
         with _only_first(folder, ranks):
             return _train(tables, settings, out, ranks, resume, tensorboard, profile)
 

@@ -1,6 +1,7 @@
 """What is settled before a run: its settings, its folder and its tables."""
 
 from collections.abc import Collection, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ from nngk.device import pick_device
 from nngk.errors import InputError
 from nngk.losses import require_loss
 from nngk.networks.backbones.recipes import recipe
+from nngk.ranks import ALONE, Ranks
 from nngk.search import require_engine
 from nngk.training.checkpoint import SETTINGS, read_settings
+from nngk.training.distributed import one_per_machine_first
 from nngk.training.feed import cache_of
 from nngk.training.model_weights import is_model
 from nngk.training.presets import preset_settings
@@ -53,17 +56,20 @@ def require_free(out: Path, force: bool) -> None:
         raise InputError(f"{out} holds a model. Choose another folder with --out, or replace it with --force.")
 
 
-def training_tables(data: Any, settings: Settings, tolerance: Tolerance | None = None) -> Split:
+def training_tables(data: Any, settings: Settings, tolerance: Tolerance | None = None, ranks: Ranks = ALONE) -> Split:
     """Return the tables to train with; raise InputError for what would otherwise show after minutes of decoding.
 
-    Images that cannot be read are left out, as far as ``tolerance`` allows.
+    Images that cannot be read are left out, as far as ``tolerance`` allows. Without a cache the ranks of a run share
+    out the search for them; with one the first rank of each machine comes first and decodes them all into it.
     """
     require_loss(settings.loss)
     require_engine(settings.search)
     interval_in_steps(settings.update_interval, 1)
     table = read_table(data, settings)
     _split(table, settings)  # too few are refused before any of them is decoded
-    return _split(_readable(table, settings, tolerance or Tolerance()), settings)
+    with one_per_machine_first(ranks) if settings.cache != "off" else nullcontext():
+        table = _readable(table, settings, tolerance or Tolerance(), ALONE if settings.cache != "off" else ranks)
+    return _split(table, settings)
 
 
 def _split(table: ImageTable, settings: Settings) -> Split:
@@ -74,7 +80,7 @@ def _split(table: ImageTable, settings: Settings) -> Split:
     return tables
 
 
-def _readable(table: ImageTable, settings: Settings, tolerance: Tolerance) -> ImageTable:
+def _readable(table: ImageTable, settings: Settings, tolerance: Tolerance, ranks: Ranks) -> ImageTable:
     """Return the images that can be read, decoded into the cache at the size that training reads them at."""
     spec = recipe(settings.network).input if not is_model(settings.weights) else None
     size = settings.resize or (spec.resize if spec is not None else 256)
@@ -87,6 +93,7 @@ def _readable(table: ImageTable, settings: Settings, tolerance: Tolerance) -> Im
         cache=cache_of(settings, table.paths),
         threads=settings.threads,
         tolerance=tolerance,
+        ranks=ranks,
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from nngk.data.packs.layout import row_number
+from nngk.data.shards.shard_files import holding_shard
 from nngk.data.table import ImageTable
 from nngk.errors import InputError
 
@@ -21,7 +22,7 @@ def picture_keys(table: ImageTable) -> list[str]:
     found: dict[Path, str] = {}
     result = []
     for row, path in enumerate(table.paths):
-        file = path.parent if row_number(path) is not None else path
+        file = path.parent if row_number(path) is not None else holding_shard(path) or path
         if file not in found:
             try:
                 stat = file.stat()
