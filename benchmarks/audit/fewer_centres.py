@@ -1,36 +1,27 @@
 """What does a model lose whose centres are pruned ('nngk audit --prune')?
 
-    python benchmarks/audit/fewer_centres.py --data DIR [--datasets flowers102] [--shares 0.75 0.5 0.25]
+    python benchmarks/audit/fewer_centres.py --data DIR [--datasets flowers102] [--shares 0.75 0.5 0.25] [--seeds 0 1 2]
 
-The embedding is the discriminant of the frozen features of EfficientNet-Lite0 that 'nngk train' starts from, σ and the
-centres that stay are chosen on the centres' own images, each left out; the others are looked at once.
-Beside it the same number of centres is chosen at random. Rows: results/fewer_centres.csv.
+The model is the one that 'nngk train' makes by default of all but the test images, on cached features of a frozen
+EfficientNet-Lite0; which centres stay is chosen on the centres' own images, each left out. The test images are looked
+at once. Beside it as many centres are chosen at random. Rows: results/fewer_centres.csv.
 """
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import torch
-from frozen_features import frozen_features, generated_features
-from torch import Tensor
-from torch.nn.functional import layer_norm, normalize
 
-from nngk.bank.centres import CentreBank
-from nngk.bank.leave_one_out import leave_one_out_sigma
+from nngk import Model
 from nngk.experiments.record import append_rows, provenance
-from nngk.experiments.record.benchmarks import benchmark_options, benchmark_parser
-from nngk.kernel.predict import predict
 from nngk.model.classes import Classes, keeping
 from nngk.model.pruning import pruned
-from nngk.networks.embedding_layer.discriminant import discriminant
 
-DIM, NEIGHBOURS = 512, 100
-
-
-def accuracy(known: Classes, sigma: float, x: Tensor, labels: Tensor) -> float:
-    """Return the share of new images that the centres name rightly."""
-    found = predict(x, known.engine, known.labels, known.theta, sigma, NEIGHBOURS, len(known.names))
-    return float((found.log_probabilities.argmax(1) == labels).double().mean())
+sys.path.append(str(Path(__file__).parents[1] / "promise"))
+from accuracy import right_of_model
+from cached import Cached, all_cached, promise_options
+from ours import trained
 
 
 def at_random(known: Classes, count: int, seed: int) -> Classes:
@@ -48,47 +39,34 @@ def at_random(known: Classes, count: int, seed: int) -> Classes:
     return replace(kept, theta=kept.theta + shares.log()[kept.labels])
 
 
+def measure(model: Model, data: Cached, shares: list[float], seed: int) -> list[dict[str, object]]:
+    """Return a row for all centres, and two for each share of them."""
+    everything = model.classes
+    variants = [("all", everything)]
+    for share in shares:
+        count = round(share * len(everything.labels))
+        variants.append(("pruned", pruned(everything, model.sigma, model.n_neighbours, count)[0]))
+        variants.append(("at random", at_random(everything, count, seed)))
+    rows: list[dict[str, object]] = []
+    for method, known in variants:
+        model.classes = known
+        right, chosen = right_of_model(model, data)
+        centres = len(known.labels)
+        row = {"dataset": data.dataset, "method": method, "seed": seed, "centres": centres}
+        row |= {"share": round(centres / len(everything.labels), 3), "accuracy": round(right, 5), "asked": "test"}
+        rows.append(row | {"images": int(data.is_test.sum()), "sigma": round(model.sigma, 5), "chosen": chosen})
+        print(f"{data.dataset:11} seed {seed}  {method:10} {centres:6d} centres  {right:.2%}", flush=True)
+    return rows
+
+
 def main() -> None:
-    parser = benchmark_parser(__doc__, "results/fewer_centres.csv")
-    parser.add_argument("--data", type=Path, help="The folder that holds the datasets.")
-    parser.add_argument("--datasets", nargs="+", default=["flowers102"])
-    parser.add_argument("--features", type=Path, default=Path("runs/audit"), help="Keep features in this folder.")
-    parser.add_argument("--shares", type=float, nargs="+", default=[0.75, 0.5, 0.25])
-    parser.add_argument("--centres", nargs="+", default=["train", "val"], help="The parts whose images are centres.")
-    parser.add_argument("--asked", default="test", help="The part that is measured on.")
-    given = benchmark_options(parser)
-    for dataset in ["generated"] if given.quick else given.datasets:
-        if given.quick:
-            x, labels = generated_features()
-            train = torch.arange(len(x)) % 3 > 0
-            (x, y), (new, asked) = (x[train], labels[train]), (x[~train], labels[~train])
-        else:
-            x, y = frozen_features(dataset, given.data, given.features, tuple(given.centres))
-            new, asked = frozen_features(dataset, given.data, given.features, (given.asked,))
-        x, new = (layer_norm(rows, rows.shape[1:]) for rows in (x, new))
-        directions, middle = discriminant(x, y, min(DIM, x.shape[1])), x.mean(0)
-        centres, queries = (normalize((rows - middle) @ directions) for rows in (x, new))
-        bank = CentreBank(y, centres.shape[1], NEIGHBOURS)
-        bank.renew(centres)
-        sigma = leave_one_out_sigma(bank)
-        names = [str(label) for label in range(int(y.max()) + 1)]
-        everything = Classes(names, centres, y, torch.zeros(len(y)), [str(i) for i in range(len(y))])
-        rows = [("all", 0, everything)]
-        for share in given.shares:
-            count = round(share * len(y))
-            rows.append(("pruned", 0, pruned(everything, sigma, NEIGHBOURS, count)[0]))
-            rows += [("at random", seed, at_random(everything, count, seed)) for seed in range(3)]
-        for method, seed, known in rows:
-            right = accuracy(known, sigma, queries, asked)
-            row = {"dataset": dataset, "method": method, "seed": seed, "centres": len(known.labels)}
-            row |= {
-                "share": round(len(known.labels) / len(y), 3),
-                "accuracy": round(right, 5),
-                "asked": given.asked,
-                "images": len(new),
-            }
-            append_rows(given.out, [row | {"sigma": round(sigma, 5)} | provenance("cpu", given.commit)])
-            print(f"{dataset:11} {method:10} {len(known.labels):6d} centres  {right:.2%}", flush=True)
+    shares = {"type": float, "nargs": "+", "default": [0.75, 0.5, 0.25]}
+    given = promise_options(__doc__, "results/fewer_centres.csv", ("flowers102",), shares=shares)
+    with all_cached(given) as datasets:
+        for data in datasets:
+            for seed in given.seeds:
+                rows = measure(trained(data, seed), data, given.shares, seed)
+                append_rows(given.out, [row | provenance(given.device, given.commit) for row in rows])
 
 
 if __name__ == "__main__":

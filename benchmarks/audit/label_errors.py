@@ -13,6 +13,7 @@ EfficientNet-Lite0 and rank the images; the figure is the average precision with
 C is chosen by the loss on those folds. Rows: results/label_errors.csv.
 """
 
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -21,15 +22,16 @@ import numpy as np
 import torch
 from cleanlab.filter import find_label_issues
 from cleanlab.rank import get_label_quality_scores
-from frozen_features import frozen_features, generated_features
 from sklearn.metrics import average_precision_score
 from sklearn.model_selection import StratifiedKFold
 from torch import Tensor
 from torch.nn.functional import cross_entropy, layer_norm
 
 from nngk.experiments.record import append_rows, provenance
-from nngk.experiments.record.benchmarks import benchmark_options, benchmark_parser
 from nngk.model.second_look import second_look
+
+sys.path.append(str(Path(__file__).parents[1] / "promise"))
+from cached import all_cached, promise_options
 
 SHARE = 0.05
 FOLDS = 5
@@ -104,26 +106,21 @@ def doubts(x: Tensor, given: Tensor, classes: int, seed: int) -> dict[str, tuple
 
 
 def main() -> None:
-    parser = benchmark_parser(__doc__, "results/label_errors.csv")
-    parser.add_argument("--data", type=Path, help="The folder that holds the datasets.")
-    parser.add_argument("--datasets", nargs="+", default=["flowers102", "cars196"])
-    parser.add_argument("--features", type=Path, default=Path("runs/audit"), help="Keep features in this folder.")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    given = benchmark_options(parser)
-    for dataset in ["generated"] if given.quick else given.datasets:
-        parts = ("train", "val")
-        x, labels = generated_features() if given.quick else frozen_features(dataset, given.data, given.features, parts)
-        classes = int(labels.max()) + 1
-        for seed in given.seeds[:1] if given.quick else given.seeds:
-            told, wrong = planted(labels, classes, seed)
-            there = x.to(given.device), told.to(given.device)
-            for method, (doubt, seconds, chosen) in doubts(*there, classes, seed).items():
-                precision = average_precision_score(wrong.numpy(), doubt)
-                row = {"dataset": dataset, "method": method, "network": "efficientnet-lite0", "seed": seed}
-                row |= {"images": len(x), "errors": int(wrong.sum()), "average_precision": round(float(precision), 5)}
-                row |= {"chosen": chosen, "seconds": round(seconds, 1)}
-                append_rows(given.out, [row | provenance(given.device, given.commit)])
-                print(f"{dataset:11} seed {seed}  {method:18} {precision:.4f}", flush=True)
+    given = promise_options(__doc__, "results/label_errors.csv", ("flowers102", "cars196"))
+    with all_cached(given) as datasets:
+        for data in datasets:
+            data = data.select(~data.is_test)
+            classes = len(data.names)
+            for seed in given.seeds:
+                told, wrong = planted(data.y.cpu(), classes, seed)
+                for method, (doubt, seconds, chosen) in doubts(data.x, told.to(given.device), classes, seed).items():
+                    precision = average_precision_score(wrong.numpy(), doubt)
+                    row = {"dataset": data.dataset, "method": method, "network": data.network, "seed": seed}
+                    row |= {"images": len(told), "errors": int(wrong.sum())}
+                    row |= {"average_precision": round(float(precision), 5)}
+                    row |= {"chosen": chosen, "seconds": round(seconds, 1)}
+                    append_rows(given.out, [row | provenance(given.device, given.commit)])
+                    print(f"{data.dataset:11} seed {seed}  {method:18} {precision:.4f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -74,11 +74,13 @@ def computed(table: ImageTable, network: str, path: Path, quick: bool, device: s
     np.savez(path, x=rows.cpu().numpy().astype(np.float16), y=table.labels, split=parts, names=names)
 
 
-def promise_options(doc: str | None, out: str, **more: dict[str, Any]) -> argparse.Namespace:
-    """Return the options that the benchmarks of this folder share; ``more`` are those of one of them."""
+def promise_options(
+    doc: str | None, out: str, usual: tuple[str, ...] = DATASETS, **more: dict[str, Any]
+) -> argparse.Namespace:
+    """Return the options that benchmarks on cached features share; ``more`` are those of one of them."""
     parser = benchmark_parser(doc, out)
     parser.add_argument("--data", type=Path, help="The folder that holds the datasets.  [default: NNGK_DATA]")
-    parser.add_argument("--datasets", nargs="+", help="[default: those of --images, or all four]")
+    parser.add_argument("--datasets", nargs="+", help=f"[default: those of --images, or {' '.join(usual)}]")
     parser.add_argument("--images", nargs="+", default=[], metavar="NAME=FILE", help=IMAGES)
     parser.add_argument("--features", type=Path, default=Path("runs/promise"), help="Keep features in this folder.")
     parser.add_argument("--network", default="efficientnet-lite0")
@@ -88,7 +90,7 @@ def promise_options(doc: str | None, out: str, **more: dict[str, Any]) -> argpar
         parser.add_argument(f"--{name}", **how)
     given = benchmark_options(parser)
     given.images = dict(text.split("=", 1) for text in given.images if "=" in text)
-    given.datasets = given.datasets or list(given.images) or list(DATASETS)
+    given.datasets = given.datasets or list(given.images) or list(usual)
     if given.quick:
         given.datasets, given.network, given.seeds = given.datasets[:1], "small", [0]
     return given

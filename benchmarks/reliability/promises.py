@@ -1,6 +1,6 @@
 """Does every promise of docs/reliability.md hold? Injects the faults of each one, as its tests do, and counts them.
 
-    python benchmarks/reliability/promises.py
+    python benchmarks/reliability/promises.py [--slow]
 
 One row per promise: how many faults were injected, and how many tests failed, ran out of time (`hangs`) or ended in an
 exception of their own (`errors`). Whether a test failed because something was lost or because something was wrong is
@@ -65,11 +65,12 @@ def promises(page: str) -> list[Promise]:
     return found
 
 
-def ran(tests: list[str]) -> dict[tuple[str, str], Counter[str]]:
+def ran(tests: list[str], slow: bool = False) -> dict[tuple[str, str], Counter[str]]:
     """Run tests and return what each function of each file counted."""
     with tempfile.TemporaryDirectory() as home:
         report = Path(home, "report.xml")
-        line = [sys.executable, "-m", "pytest", "-n", "0", "-m", "", "--timeout", "900", f"--junitxml={report}", *tests]
+        line = [sys.executable, "-m", "pytest", "-n", "0", "--timeout", "900", f"--junitxml={report}", *tests]
+        line += ["-m", "slow or not slow"] if slow else []
         subprocess.run(line, cwd=ROOT, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
         counts: dict[tuple[str, str], Counter[str]] = {}
         for case in ET.parse(report).iter("testcase"):
@@ -91,6 +92,7 @@ def ran(tests: list[str]) -> dict[tuple[str, str], Counter[str]]:
 def main() -> None:
     parser = benchmark_parser(__doc__, "results/faults.csv")
     parser.add_argument("--only", nargs="+", metavar="WORD", default=[""], help="Promises whose text has one of these.")
+    parser.add_argument("--slow", action="store_true", help="Also those whose tests take minutes.")
     options = benchmark_options(parser)
     listed = promises(PAGE.read_text(encoding="utf-8"))
     listed = [each for each in listed if any(word in f"{each.section}: {each.promise}" for word in options.only)]
@@ -98,7 +100,7 @@ def main() -> None:
         listed = [each for each in listed if ("tests/test_errors.py", "") in each.tests]
     source = provenance("cpu", options.commit)  # before the tests: the tree may change while they run
     ids = {file if not name else f"{file}::{name}" for each in listed for file, name in each.tests}
-    counts, failed = ran(sorted(ids)), 0
+    counts, failed = ran(sorted(ids), options.slow), 0
     for each in listed:
         of_file = [key for key in counts for file, name in each.tests if file == key[0] and name in ("", key[1])]
         total = sum((counts[key] for key in set(of_file)), Counter())

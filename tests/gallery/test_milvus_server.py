@@ -54,7 +54,8 @@ def add_until_killed(gallery, acknowledged, number):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_killed_server_has_every_row_that_was_acknowledged(tmp_path):
+def test_a_killed_server_has_every_row_that_was_acknowledged(tmp_path, record_property):
+    record_property("injected", 3)
     pytest.importorskip("pymilvus")
     acknowledged, rng, port = [], random.Random(0), free_port()
     for number in range(3):

@@ -18,7 +18,7 @@ from nngk.model.audit import audit_model
 from nngk.model.classes import Classes
 from nngk.model.left_out import leave_each_out
 from nngk.model.pruning import Lists, absorbed, pruned
-from nngk.model.second_look import _Regression, second_look
+from nngk.model.second_look import _Gaussians, second_look
 from serving import write_model
 from shapes import nngk
 from small_models import small_model
@@ -67,21 +67,27 @@ def test_one_image_alone_is_judged_by_nobody():
         leave_each_out(known, 1.0, None)
 
 
-def test_a_left_out_regression_is_the_one_that_never_saw_the_image():
+def test_left_out_gaussians_are_those_that_never_saw_the_image():
     luck = torch.Generator().manual_seed(3)
     x, labels = torch.randn(24, 5, generator=luck), torch.arange(24) % 3
-    fit = _Regression(x, labels, 3)
-    scores, strength = fit.without_each(0.7), 0.7 * float(fit.values.sum()) / 5
-    given_all = torch.nn.functional.one_hot(labels, 3).double() - fit.rate
+    fit = _Gaussians(x, labels, 4)  # the last class has no image
+    scores = torch.cat([next(fit.without_each(rows, which, (0.7,))) for rows, which in fit.chunks()])
+    shrunk = 0.7 * float(fit.values.mean()) * torch.eye(5).double()
     for i in (0, 7, 23):
         rest = torch.arange(24) != i
-        # With the shrinkage and the memberships' offset of all, an intercept of its own, and image i left out.
-        design = torch.cat([x[rest].double() - fit.mean, torch.ones(23, 1).double()], 1)
-        shrunk = strength * torch.eye(6).double()
-        shrunk[5, 5] = 0
-        weights = torch.linalg.solve(design.T @ design + shrunk, design.T @ given_all[rest])
-        expected = torch.cat([x[i].double() - fit.mean, torch.ones(1).double()]) @ weights
-        assert torch.allclose(scores[i].double(), expected, atol=1e-5)
+        rows, which = x[rest].double(), labels[rest]
+        means = torch.stack([rows[which == label].mean(0) for label in range(3)])
+        apart = rows - means[which]
+        inverse = torch.linalg.inv(apart.T @ apart / 24 + shrunk)  # of as many images as with it
+        away = x[i].double() - means
+        expected = -(away @ inverse * away).sum(1) / 2
+        assert torch.allclose(scores[i, :3].double(), expected, atol=1e-4) and scores[i, 3] == -torch.inf
+
+
+def test_the_only_image_of_a_class_is_not_doubted():
+    known = clusters(classes=3, each=8)
+    judged = second_look(torch.cat([known.centres, known.centres[:1]]), torch.cat([known.labels, torch.tensor([3])]), 4)
+    assert judged.own.isfinite().all() and int(judged.called[-1]) == 3
 
 
 def test_planted_errors_come_first():

@@ -130,7 +130,8 @@ def test_killed_while_adding(folder):
 
 
 @pytest.mark.slow
-def test_killed_while_adding_often(folder):
+def test_killed_while_adding_often(folder, record_property):
+    record_property("injected", 50)
     kill_while_adding(folder, 50)
 
 
@@ -149,7 +150,8 @@ def test_killed_while_adding_to_a_gallery(folder, gallery):
 
 
 @pytest.mark.slow
-def test_killed_while_adding_to_a_gallery_often(folder, gallery):
+def test_killed_while_adding_to_a_gallery_often(folder, gallery, record_property):
+    record_property("injected", 50)
     kill_while_adding(folder, 50, gallery)
 
 

@@ -76,11 +76,17 @@ def _loaded(source: Any, smaller: Smaller | None = None) -> tuple[Image.Image, f
 
 
 def fitted(
-    source: Any, size: int, box: Sequence[float] | np.ndarray | None = None, *, squash: bool = False
+    source: Any,
+    size: int,
+    box: Sequence[float] | np.ndarray | None = None,
+    *,
+    squash: bool = False,
+    middle: int | None = None,
 ) -> torch.Tensor:
     """Return the picture (or its box, clipped to the picture) with a shorter side of `size`, uint8 (3, height, width).
 
-    Its aspect is kept, up to a longer side of four times the shorter one; `squash` makes it size×size instead.
+    Its aspect is kept, up to a longer side of four times the shorter one; `squash` makes it size×size instead. Of
+    `middle` pixels along each side only the middle is computed, which is all that a centre crop of that size reads.
 
     >>> fitted(np.zeros((4, 6, 3), dtype=np.uint8), 8).shape
     torch.Size([3, 8, 12])
@@ -88,7 +94,7 @@ def fitted(
     size = whole_number("The size of a picture", size, 1, _LARGEST)
     corners = _corners(box)
     if corners is None and _is_fitted(source, size, squash):
-        return source.cpu().contiguous()
+        return _cut(source.cpu(), middle).contiguous()
 
     def smaller(width: int, height: int) -> float:
         sides = (width, height) if corners is None else (corners[2] - corners[0], corners[3] - corners[1])
@@ -100,8 +106,7 @@ def fitted(
     if not squash:
         image = _without_ends(image)
     target = (size, size) if squash else fitted_size(image.width, image.height, size)
-    if image.size != target:
-        image = image.resize(target, Image.Resampling.BILINEAR)
+    image = _resized(image, target, middle if middle is not None and middle <= size else None)
     # Channel by channel, without torch: its threads would be woken for every picture.
     return torch.from_numpy(np.stack([np.asarray(channel) for channel in image.split()]))
 
@@ -125,6 +130,27 @@ def fitted_size(width: int, height: int, size: int) -> tuple[int, int]:
     (384, 256)
     """
     return (size, int(size * height / width)) if width <= height else (int(size * width / height), size)
+
+
+def _cut(picture: torch.Tensor, middle: int | None) -> torch.Tensor:
+    """Return the middle of a picture that is fitted already."""
+    height, width = picture.shape[1:]
+    if middle is None or middle > min(height, width):
+        return picture
+    left, top = (width - middle) // 2, (height - middle) // 2
+    return picture[:, top : top + middle, left : left + middle]
+
+
+def _resized(image: Image.Image, target: tuple[int, int], middle: int | None) -> Image.Image:
+    """Return a picture of the size `target`, or only the middle of it; where that begins, centre crops begin."""
+    left, top = (0, 0) if middle is None else ((side - middle) // 2 for side in target)
+    right, bottom = target if middle is None else (left + middle, top + middle)
+    if image.size == target:
+        return image if middle is None else image.crop((left, top, right, bottom))
+    wide, tall = (own / wanted for own, wanted in zip(image.size, target))
+    # Where that comes from; rounding must not lead out of the picture.
+    box = (left * wide, top * tall, min(right * wide, image.width), min(bottom * tall, image.height))
+    return image.resize((right - left, bottom - top), Image.Resampling.BILINEAR, box=box)
 
 
 def square(source: Any, size: int, box: Sequence[float] | np.ndarray | None = None) -> torch.Tensor:

@@ -1,9 +1,9 @@
 """Which labels are doubtful: each image is judged by a discriminant that has not seen it.
 
-The discriminant is the linear regression of class memberships on the network's own features, shrunk; what it says about
-an image when that image is left out follows exactly from one fit to all of them: with the image's own influence h on
-its fitted value, the value without it is (fitted - h · given) / (1 - h). How much is shrunk, and how sharp the
-probabilities are, is chosen where the left-out images' own labels are likeliest.
+The discriminant has one Gaussian at the mean of each class, all of one shape: the covariance of the network's own
+features within classes, shrunk. What it says about an image when that image is left out of the mean of its class and of
+the covariance follows exactly from one fit to all of them. How much is shrunk, and how sharp the probabilities are, is
+chosen where the left-out images' own labels are likeliest.
 """
 
 import math
@@ -15,8 +15,8 @@ from torch import Tensor
 
 from nngk.errors import InputError
 
-SHRINKAGES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # for the mean variance of a feature
-SHARPNESSES = tuple(math.exp(step / 4) for step in range(4, 21))  # what left-out scores are multiplied by
+SHRINKAGES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # for the mean variance of a feature within classes
+SHARPNESSES = tuple(math.exp(step / 4) for step in range(-20, 5))  # what left-out scores are multiplied by
 CHUNK = 4096
 
 
@@ -31,62 +31,75 @@ class Judged(NamedTuple):
 def second_look(features: Tensor, labels: Tensor, classes: int) -> Judged:
     """Return what all other images say about each image, from features (n, channels) and labels (n,).
 
-    Raise InputError if the features are not finite numbers, or the images are of fewer than two classes.
+    Nothing can be said against the only image of a class. Raise InputError if the features are not finite numbers, or
+    the images are of fewer than two classes.
     """
     if features.ndim != 2 or len(features) != len(labels) or not torch.isfinite(features).all():
         raise InputError(f"Features must be finite rows, one for each of {len(labels)} images.")
     if len(labels.unique()) < 2:
         raise InputError("Labels can be doubted where there are two classes or more; the model has images of one.")
     features = torch.nn.functional.layer_norm(features.float(), features.shape[1:])
-    best, best_loss = None, math.inf
-    fit = _Regression(features, labels, classes)
-    for shrinkage in SHRINKAGES:
-        scores = fit.without_each(shrinkage)
-        for sharpness in SHARPNESSES:
-            logs = (sharpness * scores).log_softmax(1)
-            loss = float(torch.nn.functional.nll_loss(logs, labels))
-            if loss < best_loss:
-                best, best_loss = _judged(logs, labels), loss
-    assert best is not None
-    return best
+    fit = _Gaussians(features, labels, classes)
+    losses = torch.zeros(len(SHRINKAGES), len(SHARPNESSES), dtype=torch.double)
+    for rows, given in fit.chunks():
+        for i, scores in enumerate(fit.without_each(rows, given, SHRINKAGES)):
+            for j, sharpness in enumerate(SHARPNESSES):
+                losses[i, j] += float(_losses((sharpness * scores).log_softmax(1), given).sum())
+    i, j = divmod(int(losses.argmin()), len(SHARPNESSES))
+    judged = []
+    for rows, given in fit.chunks():
+        (scores,) = fit.without_each(rows, given, SHRINKAGES[i : i + 1])
+        logs = (SHARPNESSES[j] * scores).log_softmax(1)
+        called_log, called = logs.max(1)
+        judged.append((-_losses(logs, given), called, called_log))
+    return Judged(*(torch.cat(parts) for parts in zip(*judged)))
 
 
-def _judged(logs: Tensor, labels: Tensor) -> Judged:
-    called_log, called = logs.max(1)
-    return Judged(logs.gather(1, labels[:, None])[:, 0], called, called_log)
+def _losses(logs: Tensor, labels: Tensor) -> Tensor:
+    return -logs.gather(1, labels[:, None])[:, 0]
 
 
-class _Regression:
-    """The regression of class memberships on features, for any shrinkage after one decomposition."""
+class _Gaussians:
+    """Means of classes and the covariance within them, for any shrinkage after one decomposition."""
 
     def __init__(self, features: Tensor, labels: Tensor, classes: int) -> None:
-        self.features, self.labels, self.classes = features, labels, classes
-        n, channels = features.shape
-        self.mean = features.double().mean(0)
-        self.rate = torch.bincount(labels, minlength=classes).double() / n
-        spread = self.mean.new_zeros(channels, channels)
-        joint = self.mean.new_zeros(channels, classes)
-        for rows, given in self._chunks():
-            spread += rows.T @ rows
-            joint += rows.T @ given
-        values, self.directions = torch.linalg.eigh(spread)
+        self.features, self.labels = features, labels
+        self.middle = features.double().mean(0)
+        self.counts = torch.bincount(labels, minlength=classes).double()
+        sums = self.middle.new_zeros(classes, features.shape[1])
+        for rows, given in self.chunks():
+            sums.index_add_(0, given, rows)
+        means = sums / self.counts.clamp(min=1)[:, None]
+        spread = self.middle.new_zeros(features.shape[1], features.shape[1])
+        for rows, given in self.chunks():
+            apart = rows - means[given]
+            spread += apart.T @ apart
+        values, self.directions = torch.linalg.eigh(spread / len(features))
         self.values = values.clamp(min=0)
-        self.joint = self.directions.T @ joint
+        self.means = means @ self.directions
 
-    def _chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield centred features and memberships of some images at a time."""
-        for rows, which in zip(self.features.split(CHUNK), self.labels.split(CHUNK)):
-            given = torch.nn.functional.one_hot(which, self.classes).double()
-            yield rows.double() - self.mean, given - self.rate
+    def chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield centred features and labels of some images at a time."""
+        for rows, given in zip(self.features.split(CHUNK), self.labels.split(CHUNK)):
+            yield rows.double() - self.middle, given
 
-    def without_each(self, shrinkage: float) -> Tensor:
-        """Return each image's scores (n, classes) without itself."""
-        n, channels = self.features.shape
-        strength = 1 / (self.values + shrinkage * self.values.sum() / channels + 1e-12)
-        scores = []
-        for rows, given in self._chunks():
-            places = rows @ self.directions
-            fitted = (places * strength) @ self.joint
-            own = ((places.square() * strength).sum(1) + 1 / n).clamp(max=1 - 1e-9)[:, None]
-            scores.append(((fitted - own * given) / (1 - own)).float())
-        return torch.cat(scores)
+    def without_each(self, rows: Tensor, given: Tensor, shrinkages: tuple[float, ...]) -> Iterator[Tensor]:
+        """Yield, for each shrinkage, the scores (b, classes) of some images, each without itself.
+
+        A score is minus half the squared distance to the mean of a class in the metric of the covariance. Without
+        image i, which lies u from the mean of its class of m images, that mean is m / (m - 1) · u away from it, and the
+        covariance has lost m / (m - 1) · u uᵀ / n: the inverse follows by Sherman and Morrison.
+        """
+        places, alone = rows @ self.directions, self.counts[given] == 1
+        grown = (self.counts[given] / (self.counts[given] - 1)).masked_fill(alone, 1.0)
+        lost, each = grown / len(self.features), torch.arange(len(given), device=given.device)
+        for shrinkage in shrinkages:
+            metric = (self.values + shrinkage * self.values.mean() + 1e-12).rsqrt()
+            x, means = places * metric, self.means * metric
+            apart = x - means[given]  # u
+            own = apart.square().sum(1)
+            squared = x.square().sum(1)[:, None] - 2 * x @ means.T + means.square().sum(1)
+            along = (apart * x).sum(1)[:, None] - apart @ means.T  # u against the way to each mean
+            squared[each, given], along[each, given] = grown.square() * own, grown * own
+            squared += (lost / (1 - lost * own).clamp(min=1e-9))[:, None] * along.square()
+            yield (-squared / 2).masked_fill(self.counts == 0, -torch.inf).float()
