@@ -94,7 +94,6 @@ def undo(page):
     page.get_by_role("button", name="Undo", exact=True).wait_for(state="detached")
 
 
-@pytest.mark.xfail(reason="of the flowers to teach, 051 is called 046 on its fourth photo")
 def test_flowers_are_taught_from_three_photos_and_known_on_a_fourth(page, flowers, trained):
     known, new = list(flowers)[:KNOWN], list(flowers)[KNOWN:]
     right = [ask(page, path) == name for name in known for path in flowers[name][EACH : EACH + 3]]
@@ -108,7 +107,6 @@ def test_flowers_are_taught_from_three_photos_and_known_on_a_fourth(page, flower
     assert set(Model.load(trained, "cpu").class_names) == set(flowers)
 
 
-@pytest.mark.xfail(reason="one corrected photo does not outweigh a class that the model is 95% sure of")
 def test_a_mistake_is_corrected_and_the_correction_undone(page, flowers, trained):
     name, other = list(flowers)[:2]
     before = Model.load(trained, "cpu")
