@@ -143,14 +143,15 @@ def _cut(picture: torch.Tensor, middle: int | None) -> torch.Tensor:
 
 def _resized(image: Image.Image, target: tuple[int, int], middle: int | None) -> Image.Image:
     """Return a picture of the size `target`, or only the middle of it; where that begins, centre crops begin."""
-    left, top = (0, 0) if middle is None else ((side - middle) // 2 for side in target)
-    right, bottom = target if middle is None else (left + middle, top + middle)
+    whole = (0, 0, *target)
+    if middle is not None:
+        left, top = ((side - middle) // 2 for side in target)
+        whole = (left, top, left + middle, top + middle)
     if image.size == target:
-        return image if middle is None else image.crop((left, top, right, bottom))
-    wide, tall = (own / wanted for own, wanted in zip(image.size, target))
-    # Where that comes from; rounding must not lead out of the picture.
-    box = (left * wide, top * tall, min(right * wide, image.width), min(bottom * tall, image.height))
-    return image.resize((right - left, bottom - top), Image.Resampling.BILINEAR, box=box)
+        return image if middle is None else image.crop(whole)
+    # Where a part of the target comes from; rounding must not lead out of the picture.
+    box = tuple(min(place * own / wanted, own) for place, own, wanted in zip(whole, 2 * image.size, 2 * target))
+    return image.resize((whole[2] - whole[0], whole[3] - whole[1]), Image.Resampling.BILINEAR, box=box)
 
 
 def square(source: Any, size: int, box: Sequence[float] | np.ndarray | None = None) -> torch.Tensor:
