@@ -233,17 +233,3 @@ def test_a_photo_that_is_hardly_larger_is_decoded_whole(tmp_path: Path) -> None:
     picture = _smooth(300, 300)
     picture.save(tmp_path / "photo.jpg", quality=95)
     assert torch.equal(fitted(tmp_path / "photo.jpg", 100), fitted(Image.open(tmp_path / "photo.jpg"), 100))
-
-
-@pytest.mark.parametrize("squash", [False, True])
-@pytest.mark.parametrize(("shape", "size", "middle"), [((60, 90), 32, 28), ((41, 20), 32, 32), ((32, 45), 32, 21)])
-def test_the_middle_alone_is_what_a_centre_crop_reads(shape, size, middle, squash) -> None:
-    rows, columns = np.mgrid[: shape[0], : shape[1]]
-    smooth = np.stack([2 * rows, 2 * columns, rows + columns], 2).astype(np.uint8)  # as photos are, pixel to pixel
-    whole, part = (fitted(smooth, size, squash=squash, middle=wanted) for wanted in (None, middle))
-    top, left = ((side - middle) // 2 for side in whole.shape[1:])
-    cut = whole[:, top : top + middle, left : left + middle]
-    assert part.shape == cut.shape and (part.int() - cut.int()).abs().max() <= 1
-    assert (part != cut).float().mean() < 0.01  # where a value was on the edge between two
-    assert torch.equal(fitted(whole, size, squash=squash, middle=middle), cut)
-    assert torch.equal(fitted(smooth, size, squash=squash, middle=size + 1), whole)  # more than there is

@@ -76,17 +76,11 @@ def _loaded(source: Any, smaller: Smaller | None = None) -> tuple[Image.Image, f
 
 
 def fitted(
-    source: Any,
-    size: int,
-    box: Sequence[float] | np.ndarray | None = None,
-    *,
-    squash: bool = False,
-    middle: int | None = None,
+    source: Any, size: int, box: Sequence[float] | np.ndarray | None = None, *, squash: bool = False
 ) -> torch.Tensor:
     """Return the picture (or its box, clipped to the picture) with a shorter side of `size`, uint8 (3, height, width).
 
-    Its aspect is kept, up to a longer side of four times the shorter one; `squash` makes it size×size instead. Of
-    `middle` pixels along each side only the middle is computed, which is all that a centre crop of that size reads.
+    Its aspect is kept, up to a longer side of four times the shorter one; `squash` makes it size×size instead.
 
     >>> fitted(np.zeros((4, 6, 3), dtype=np.uint8), 8).shape
     torch.Size([3, 8, 12])
@@ -94,7 +88,7 @@ def fitted(
     size = whole_number("The size of a picture", size, 1, _LARGEST)
     corners = _corners(box)
     if corners is None and _is_fitted(source, size, squash):
-        return _cut(source.cpu(), middle).contiguous()
+        return source.cpu().contiguous()
 
     def smaller(width: int, height: int) -> float:
         sides = (width, height) if corners is None else (corners[2] - corners[0], corners[3] - corners[1])
@@ -106,7 +100,8 @@ def fitted(
     if not squash:
         image = _without_ends(image)
     target = (size, size) if squash else fitted_size(image.width, image.height, size)
-    image = _resized(image, target, middle if middle is not None and middle <= size else None)
+    if image.size != target:
+        image = image.resize(target, Image.Resampling.BILINEAR)
     # Channel by channel, without torch: its threads would be woken for every picture.
     return torch.from_numpy(np.stack([np.asarray(channel) for channel in image.split()]))
 
@@ -130,28 +125,6 @@ def fitted_size(width: int, height: int, size: int) -> tuple[int, int]:
     (384, 256)
     """
     return (size, int(size * height / width)) if width <= height else (int(size * width / height), size)
-
-
-def _cut(picture: torch.Tensor, middle: int | None) -> torch.Tensor:
-    """Return the middle of a picture that is fitted already."""
-    height, width = picture.shape[1:]
-    if middle is None or middle > min(height, width):
-        return picture
-    left, top = (width - middle) // 2, (height - middle) // 2
-    return picture[:, top : top + middle, left : left + middle]
-
-
-def _resized(image: Image.Image, target: tuple[int, int], middle: int | None) -> Image.Image:
-    """Return a picture of the size `target`, or only the middle of it; where that begins, centre crops begin."""
-    whole = (0, 0, *target)
-    if middle is not None:
-        left, top = ((side - middle) // 2 for side in target)
-        whole = (left, top, left + middle, top + middle)
-    if image.size == target:
-        return image if middle is None else image.crop(whole)
-    # Where a part of the target comes from; rounding must not lead out of the picture.
-    box = tuple(min(place * own / wanted, own) for place, own, wanted in zip(whole, 2 * image.size, 2 * target))
-    return image.resize((whole[2] - whole[0], whole[3] - whole[1]), Image.Resampling.BILINEAR, box=box)
 
 
 def square(source: Any, size: int, box: Sequence[float] | np.ndarray | None = None) -> torch.Tensor:

@@ -149,10 +149,6 @@ class GalleryModel:
         places = range(found.squared.shape[1])
         return [evidence_at(found, i, places, names, near.labels, near.sources) for i in range(len(embeddings))]
 
-    def described(self, source: BatchSource) -> Described:
-        """Return what the network sees in the pictures of a source."""
-        return self.model.described(source)
-
     def described_parts(self, source: BatchSource) -> Iterator[Described]:
         """Yield what the network sees in the pictures of a source, some at a time."""
         return self.model.described_parts(source)

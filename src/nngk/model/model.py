@@ -207,17 +207,13 @@ class Model:
 
     @classmethod
     @contextmanager
-    def changing(
-        cls, folder: str | Path, device: str | torch.device = DEVICE, known: "Model | None" = None
-    ) -> Iterator["Model"]:
+    def changing(cls, folder: str | Path, device: str | torch.device = DEVICE) -> Iterator["Model"]:
         """Yield the model of a folder to be changed, and save it at the end.
 
-        One process at a time; the others wait. Nothing is saved if the block raises. What is ``known`` of the folder,
-        as it was last read or written, is not read again where nobody has changed it since.
+        One process at a time; the others wait. Nothing is saved if the block raises.
         """
         place = pick_device(device)
-        before = None if known is None else known.replica()._stored()
-        with storage.changing(Path(folder), before) as (stored, write):
+        with storage.changing(Path(folder)) as (stored, write):
             model = cls._of(stored, Path(folder), place)
             yield model
             model._seen |= write(model._stored())
@@ -241,7 +237,7 @@ class Model:
         if batch_size is not None:
             batch_size = whole_number("batch_size", batch_size, 1)
         spec = self.network.input
-        return self.described(Pictures(pictures, spec.resize, squash=spec.squash, middle=spec.size), batch_size)
+        return self.described(Pictures(pictures, spec.resize, squash=spec.squash), batch_size)
 
     def described(self, source: BatchSource, batch_size: int | None = None) -> Described:
         """Return embeddings and features, on the CPU, of a source of images that ``input`` fits."""

@@ -7,12 +7,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from nngk.gallery import GalleryModel
 from nngk.model import Model
-from nngk.networks.embed import Rows
 from nngk.web.refusals import Busy
 from nngk.web.served import Snapshot
 
@@ -24,7 +22,7 @@ class Question:
     """One picture and what is asked about it."""
 
     kind: Kind
-    picture: Tensor  # uint8 (3, size, size), as the network's centre crop is
+    picture: Tensor  # uint8 (3, height, width)
     count: int = 0  # images behind the answer, or neighbours
     answer: "Future[tuple[Snapshot, Any]]" = field(default_factory=Future)
 
@@ -136,10 +134,10 @@ def _answer(questions: list[Question], snapshot: Snapshot) -> None:
 
 
 def _ask(model: Model | GalleryModel, questions: list[Question]) -> list[Any]:
+    pictures = [question.picture for question in questions]
     kind, most = questions[0].kind, max(question.count for question in questions)
-    seen = model.described(Rows(torch.stack([question.picture for question in questions])))
     if kind == "classify":
-        return list(model.answers(seen.embeddings, most, features=seen.features))
+        return list(model.classify(pictures, evidence=most))
     if kind == "search":  # never more neighbours than there are images
-        return list(model.nearest(seen.embeddings, max(1, min(most, model.images))))
-    return list(seen.embeddings)
+        return list(model.search(pictures, k=max(1, min(most, model.images))))
+    return list(model.embed(pictures))

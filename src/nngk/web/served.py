@@ -77,7 +77,7 @@ class ServedModel:
         """
         with self._turn:
             try:
-                with Model.changing(self.folder, self.device, self._known()) as model:
+                with Model.changing(self.folder, self.device) as model:
                     before = model.classes, model.familiar
                     make(model)
             except OSError as error:
@@ -87,11 +87,6 @@ class ServedModel:
             self._undo = [*self._undo, done][-UNDO_STEPS:]
             self.now = Snapshot(model, self.now.version + 1)
             return done.id
-
-    def _known(self) -> Model:
-        """Return the model that answers, which is what the folder holds unless somebody else has changed it."""
-        assert isinstance(self.now.model, Model)
-        return self.now.model
 
     def _after_failure(self, error: OSError) -> None:
         """Bring folder and answers together after a write failed; raise Unflushed if the change was made."""
@@ -111,7 +106,7 @@ class ServedModel:
             if self.undo_id != change:
                 raise Conflict("Only the latest change can be undone, and this is not it.")
             last = self._undo[-1]
-            with Model.changing(self.folder, self.device, self._known()) as model:
+            with Model.changing(self.folder, self.device) as model:
                 if not _same(model.classes, last.after):
                     raise Conflict("Somebody else has changed the model's folder since, so that this cannot be undone.")
                 model.classes, model.familiar = last.before

@@ -4,7 +4,6 @@ import asyncio
 import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -87,8 +86,7 @@ class Service:
     async def ask(self, kind: Kind, upload: UploadFile, count: int = 0) -> tuple[Snapshot, Any]:
         """Return the state of the model that answered, and its answer about an uploaded picture."""
         spec = self.served.now.model.network.input
-        as_read = partial(fitted, size=spec.resize, squash=spec.squash, middle=spec.size)
-        picture = await self.decoded(upload, as_read)
+        picture = await self.decoded(upload, lambda image: fitted(image, spec.resize, squash=spec.squash))
         coming = self.batcher.ask(Question(kind, picture, count))
         async with asyncio.timeout(self.limits.seconds):
             return await asyncio.wrap_future(coming)
