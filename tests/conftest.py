@@ -15,6 +15,8 @@ from nngk import progress
 
 # The suite runs two processes on two cores, so each has one thread unless NNGK_TEST_THREADS says otherwise.
 torch.set_num_threads(int(os.environ.get("NNGK_TEST_THREADS", "1")))
+# A forked process has none of its parent's threads, and would wait for them for ever.
+os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 # Files whose results depend on how a processor rounds: they train networks or walk through graphs.
 SENSITIVE = (
