@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 
 from faults import after_power_cuts, failing, fill, killed, survived, watched
 from nngk.model.model import Model
@@ -40,8 +41,17 @@ def remove(folder):
 ACTS = [save, add, remove]
 
 
+@pytest.fixture(scope="module")
+def one_thread():
+    """Compute as a forked process does, whose models are compared to the bit."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="module", params=ACTS, ids=lambda act: act.__name__)
-def case(request, tmp_path_factory):
+def case(request, tmp_path_factory, one_thread):
     """What is done, a folder before it, and the models before and after it."""
     home = tmp_path_factory.mktemp("case")
     small_model().save(home / "old")
