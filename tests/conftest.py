@@ -1,6 +1,7 @@
 """Tiers and threads: what belongs to the quick tier, what depends on the processor, and how many threads a test has."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 # Some virtual machines announce AMX and then refuse its instructions, which ends the process in a product of bfloat16.
@@ -62,6 +63,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Let no test write into a person's cache, nor find there what another run left."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Compute as the programs and forked processes of tests do, where results are compared with theirs to the bit."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.hookimpl(trylast=True)

@@ -18,7 +18,7 @@ CLOCKS = {"images_per_second", "refresh_seconds"}
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
+def home(tmp_path_factory, one_thread):
     home = tmp_path_factory.mktemp("stopping")
     write_shapes(home / "shapes", ("disc", "frame", "cross", "stripes"), count=12)
     train(home / "shapes", Settings(**SETTINGS), out=home / "whole")

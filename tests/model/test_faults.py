@@ -6,7 +6,6 @@ import shutil
 
 import numpy as np
 import pytest
-import torch
 
 from faults import after_power_cuts, failing, fill, killed, survived, watched
 from nngk.model.model import Model
@@ -39,15 +38,6 @@ def remove(folder):
 
 
 ACTS = [save, add, remove]
-
-
-@pytest.fixture(scope="module")
-def one_thread():
-    """Compute as a forked process does, whose models are compared to the bit."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module", params=ACTS, ids=lambda act: act.__name__)
