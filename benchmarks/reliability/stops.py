@@ -26,11 +26,11 @@ from PIL import Image
 
 import nngk.cli.change_model
 import nngk.cli.data
-import nngk.cli.embed
+import nngk.cli.fill_gallery
 import nngk.cli.inspect_model
-import nngk.cli.report
 import nngk.cli.train
-import nngk.cli.use_model  # noqa: F401 (commands are imported when they are called: here once for all)
+import nngk.cli.use_model
+import nngk.cli.write_report  # noqa: F401 (commands are imported when they are called: here once for all)
 from faults import small_model
 from nngk import InputError, Model
 from nngk.experiments.record import provenance

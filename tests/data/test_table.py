@@ -48,7 +48,7 @@ def test_without_small_classes() -> None:
 
 
 def test_a_class_of_one_is_named_with_what_to_do() -> None:
-    with pytest.raises(InputError, match=r"'d'.*Add images.*remove.*skip small classes"):
+    with pytest.raises(InputError, match=r"'d'.*Add images.*remove.*skip-small-classes"):
         require_pairs(table(), "training")
     require_pairs(table().without_small_classes(2), "training")
 

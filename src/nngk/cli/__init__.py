@@ -28,8 +28,11 @@ COMMANDS = {
     "merge": ("nngk.cli.change_model", "Make two classes of a model one."),
     "remove": ("nngk.cli.change_model", "Make a model forget a class."),
     "calibrate": ("nngk.cli.change_model", "Set where a model's answer becomes 'unknown', from your own photos."),
-    "report": ("nngk.cli.report", "Write one page about a model: curves, confusions, mistakes and their evidence."),
-    "embed": ("nngk.cli.embed", "Fill a gallery with the embeddings of labelled images."),
+    "report": (
+        "nngk.cli.write_report",
+        "Write one page about a model: curves, confusions, mistakes and their evidence.",
+    ),
+    "embed": ("nngk.cli.fill_gallery", "Fill a gallery with the embeddings of labelled images."),
     "audit": (
         "nngk.cli.inspect_model",
         "Find wrong labels, duplicates, confused classes and useless centres of a model.",
@@ -38,7 +41,7 @@ COMMANDS = {
     "export": ("nngk.cli.inspect_model", "Write a model for other programs: ONNX, faiss or NumPy."),
     "serve": ("nngk.cli.serve", "Serve a model over HTTP: a page for people and an API for programs."),
     "data": ("nngk.cli.data", "Check, download and pack datasets."),
-    "cache": ("nngk.cli.cache", "Show or clear the decoded images that are kept for the next run."),
+    "cache": ("nngk.cli.kept_images", "Show or clear the decoded images that are kept for the next run."),
     "networks": ("nngk.cli.list_choices", "List the networks and where their weights come from."),
     "losses": ("nngk.cli.list_choices", "List the losses to train with."),
     "compare": ("nngk.cli.compare", "Compare several losses under one protocol."),

@@ -115,7 +115,7 @@ def require_pairs(table: ImageTable, purpose: str) -> None:
     >>> table = ImageTable([Path("a"), Path("b"), Path("c")], np.array([0, 0, 1]), ["cat", "dog"])
     >>> require_pairs(table, "training")
     Traceback (most recent call last):
-    nngk.errors.InputError: For training every class needs at least two images, but 1 class has only one: 'dog'. Add images to it, remove it, or skip small classes.
+    nngk.errors.InputError: For training every class needs at least two images, but 1 class has only one: 'dog'. Add images to it, remove it, or go on without it with --skip-small-classes (table.without_small_classes() in Python).
     """  # noqa: E501
     single = [table.class_names[c] for c in np.flatnonzero(table.counts() == 1)]
     if len(single) == len(table) > 1:
@@ -127,7 +127,8 @@ def require_pairs(table: ImageTable, purpose: str) -> None:
         have, them = ("classes have", "them") if len(single) > 1 else ("class has", "it")
         raise InputError(
             f"For {purpose} every class needs at least two images, but {len(single)} {have} only one: "
-            f"{quoted(single)}. Add images to {them}, remove {them}, or skip small classes."
+            f"{quoted(single)}. Add images to {them}, remove {them}, or go on without {them} with "
+            "--skip-small-classes (table.without_small_classes() in Python)."
         )
 
 
