@@ -9,6 +9,8 @@ import pytest
 
 from shapes import TINY, command, environment, flags, nngk, write_shapes
 
+pytestmark = pytest.mark.thorough  # one training serves them all
+
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
