@@ -40,10 +40,15 @@ def table(rows: list[dict[str, str]], value: str, by: str) -> str:
     lines = [f"| {' | '.join(['method', *columns, 'mean'])} |", "|---" * (len(columns) + 2) + "|"]
     for method in methods:
         here = [cells.get((method, column), []) for column in columns]
-        told = [f"{mean(values):.1f} ± {pstdev(values):.1f}" if values else "" for values in here]
+        told = [_told(values) for values in here]
         overall = mean(mean(values) for values in here if values)
         lines.append(f"| {' | '.join([method, *told, f'{overall:.1f}'])} |")
     return "\n".join(lines)
+
+
+def _told(values: list[float]) -> str:
+    """Return the mean, with the deviation where there are several seeds."""
+    return f"{mean(values):.1f}" + (f" ± {pstdev(values):.1f}" if len(values) > 1 else "") if values else ""
 
 
 def comparison(rows: list[dict[str, str]], value: str, by: str) -> str:
