@@ -80,7 +80,8 @@ ARCHITECTURES = Experiment(
     "birds-architectures",
     "Three networks on birds",
     "Table 3",
-    "Classification of all 200 species, images cropped to their boxes; softmax and kernels on the same network.",
+    "Classification of all 200 species, images cropped to their boxes; softmax and kernels on the same network. "
+    "A network is run where its ImageNet weights are at hand: see `--weights`.",
     _architectures,
     View("losses"),
 )
