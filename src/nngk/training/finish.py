@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from nngk.data.datasets.by_name import reported_ks
 from nngk.errors import InputError
 from nngk.metrics import classification_scores, evaluate, has_pairs
 from nngk.model.features import Describer
@@ -158,7 +159,9 @@ def test_scores(run: Run, model: Model) -> dict[str, float]:
     """
     x = run.embed(run.feed.test)
     labels = run.feed.test.labels.to(x.device)
-    scores = evaluate(x, labels, seed=run.settings.seed, ranks=run.ranks) if has_pairs(labels) else {}
+    table = run.split.test
+    how: dict[str, Any] = {"ks": reported_ks(table.name), **table.asking()}
+    scores = evaluate(x, labels, seed=run.settings.seed, ranks=run.ranks, **how) if has_pairs(labels) else {}
     if run.settings.task == "classify":
         scores = classification_scores(model.probabilities(x).to(x.device), labels) | scores
     return {key: round(float(value), 6) for key, value in scores.items()}

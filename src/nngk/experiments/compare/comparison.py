@@ -114,7 +114,9 @@ def settle_split(table: ImageTable, settings: Settings) -> ImageTable:
     part_of = {path: name for name, part in zip(parts._fields, parts) for path in part.paths}
     used = np.array([path in part_of for path in table.paths])
     table = table.select(used)
-    return replace(table, splits=[part_of[path] for path in table.paths])
+    given = table.splits or [""] * len(table)
+    splits = ["gallery" if old == "gallery" else part_of[path] for old, path in zip(given, table.paths)]
+    return replace(table, splits=splits)
 
 
 def _check_loss(loss: str, table: ImageTable, settings: Settings) -> None:
