@@ -71,7 +71,7 @@ def evaluate_model(
         if not has_pairs(labels):  # one image per class: nothing to retrieve
             return scores
     # Among all images everybody may answer; in the test part a gallery does, where there is one.
-    asking = table.select(kept.numpy()).asking() if split == "test" else {}
+    asking: dict[str, Any] = table.select(kept.numpy()).asking() if split == "test" else {}
     return scores | evaluate(x, labels.to(x.device), ks=reported_ks(table.name), **asking)
 
 

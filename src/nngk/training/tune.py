@@ -84,7 +84,7 @@ def tuned_rate(run: Run, train_epoch: TrainEpoch, stopping: Callable[[], bool], 
     return best.lr
 
 
-def next_rate(tried: Sequence[Tried], rates: Sequence[float], usual: float) -> float | None:
+def next_rate(tried: Sequence[Tried], rates: Sequence[float], usual: float, widen: int = WIDEN) -> float | None:
     """Return the rate to try next: the list first, then beyond its end as long as the best one lies there.
 
     >>> next_rate([Tried(1e-4, [0.5])], (1e-4, 2e-4), 1e-4)
@@ -100,9 +100,9 @@ def next_rate(tried: Sequence[Tried], rates: Sequence[float], usual: float) -> f
     if len(done) < 2:
         return None
     best = best_of(tried, usual)
-    if best == done[-1] and best.score > done[-2].score and sum(one.lr > max(rates) for one in done) < WIDEN:
+    if best == done[-1] and best.score > done[-2].score and sum(one.lr > max(rates) for one in done) < widen:
         return float(f"{best.lr * best.lr / done[-2].lr:.3g}")
-    if best == done[0] and best.score > done[1].score and sum(one.lr < min(rates) for one in done) < WIDEN:
+    if best == done[0] and best.score > done[1].score and sum(one.lr < min(rates) for one in done) < widen:
         return float(f"{best.lr * best.lr / done[1].lr:.3g}")
     return None
 

@@ -168,8 +168,8 @@ def _odd_sizes(dataset: Dataset, listed: ListedImages) -> list[str]:
     """Return how lists of the right length are divided differently from the published ones."""
     faults = []
     for official, splits in ((dataset.official, listed.splits), (dataset.unseen, listed.unseen)):
-        for name, expected in (official or {}).items() if splits is not None else ():
-            count = splits.count(name)
+        for name, expected in (official or {}).items():
+            count = expected if splits is None else splits.count(name)
             if count != expected:
                 faults.append(f"the official {name} part has {count:,} images instead of {expected:,}")
     if dataset.metric is not None:
