@@ -121,7 +121,10 @@ def own_settings(file: Path) -> dict[str, dict[str, Any]]:
     wrong = [name for name, values in tables.items() if not isinstance(values, dict)]
     if wrong:
         raise InputError(f"{file} must have one table per loss, such as [proxy-anchor]; '{wrong[0]}' is none.")
-    return {name.replace("_", "-"): dict(values) for name, values in tables.items()}
+    return {
+        name.replace("_", "-"): {setting.replace("-", "_"): value for setting, value in values.items()}
+        for name, values in tables.items()
+    }
 
 
 def _rates(text: str | None) -> list[float]:

@@ -2,16 +2,21 @@
 
 import csv
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+import forked
+from nngk.cli.compare import own_settings
 from nngk.data import read_images
 from nngk.errors import InputError
 from nngk.experiments.compare import fair
 from nngk.experiments.compare.fair import fair_comparison
 from nngk.experiments.compare.fair_page import fair_page
+from nngk.losses import LOSSES
+from nngk.model.model import Model
 from nngk.training.settings import Settings
 
 SETTINGS = Settings(
@@ -48,6 +53,7 @@ def table(tmp_path_factory):
 
 @pytest.mark.thorough
 def test_every_loss_is_searched_for_alike_and_goes_on(table, tmp_path, monkeypatch):
+    monkeypatch.setattr(fair, "WIDEN", 0)  # another test lets the list grow
     how = {"seeds": 2, "rates": (1e-3, 3e-3), "folds": 2, "starts": ("random",)}
     own = {"softmax": {"batch_size": 8, "epochs": 2}}
     rows = fair_comparison(table, ["nngk", "softmax"], SETTINGS, out=tmp_path, own=own, **how)
@@ -65,6 +71,9 @@ def test_every_loss_is_searched_for_alike_and_goes_on(table, tmp_path, monkeypat
         # Softmax leaves its embeddings at any length: they are scored both ways.
         assert all(("unit_recall@1" in row) is (loss == "softmax") for row in tested)
         assert not any("recall@1" in row for row in validated)
+    left = {path.name for path in (tmp_path / "validation").rglob("*") if path.is_file()}
+    assert left == {"result.json"}  # models of runs that only chose are not kept; those of the test are
+    assert all(Model.load(folder).network.dim == 8 for folder in (tmp_path / "test").iterdir())
     text = (tmp_path / "comparison.md").read_text()
     assert text.count("| softmax | own |") >= 1 and "validation runs" in text and "By recall@1" in text
     with (tmp_path / "runs.csv").open() as file:
@@ -131,3 +140,33 @@ def test_ranks_by_validation_and_by_test_stand_side_by_side():
 def test_what_cannot_be_compared_is_said(table, tmp_path, changes, how, words):
     with pytest.raises(InputError, match=words):
         fair_comparison(table, ["nngk"], replace(SETTINGS, **changes), out=tmp_path, **how)
+
+
+@pytest.mark.thorough
+def test_one_command_does_all_of_it(table, tmp_path):
+    home = table.paths[0].parent.parent
+    (tmp_path / "own.toml").write_text("[softmax]\nbatch-size = 8\n")
+    words = ["compare", str(home), "--losses", "softmax", "--preset", "quick", "--crop-size", "16", "--device", "cpu"]
+    words += ["--rates", "1e-3,3e-3", "--seeds", "1", "--epochs", "1", "--quiet"]
+    refused = forked.run(["-m", "nngk", *words, "--starts", "random", "--out", str(tmp_path / "out")])
+    assert refused.returncode != 0 and "give --folds" in refused.stderr
+    words += ["--folds", "2", "--starts", "random", "--own", str(tmp_path / "own.toml")]
+    done = forked.run(["-m", "nngk", *words, "--out", str(tmp_path / "out")])
+    assert done.returncode == 0, done.stderr
+    assert "| softmax | ours | random |" in done.stdout and "| softmax | own | random |" in done.stdout
+
+
+def test_settings_of_papers_are_tables_by_loss(tmp_path):
+    file = tmp_path / "own.toml"
+    file.write_text("[proxy-anchor]\nbatch-size = 120\n")
+    assert own_settings(file) == {"proxy-anchor": {"batch_size": 120}}
+    file.write_text("batch_size = 120\n")
+    with pytest.raises(InputError, match="one table per loss"):
+        own_settings(file)
+
+
+def test_the_settings_of_papers_that_are_published_here_are_known():
+    own = own_settings(Path(__file__).parents[3] / "benchmarks" / "losses" / "papers.toml")
+    for loss, changes in own.items():
+        made = Settings.from_dict(SETTINGS.to_dict() | changes, loss)
+        assert loss in LOSSES and made.batch_size == changes["batch_size"]

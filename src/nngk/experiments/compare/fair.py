@@ -7,6 +7,9 @@ trained on all of these classes with every seed, for as many epochs as served it
 at the end of each of these runs. Everything that is finished is read when the comparison is called again.
 """
 
+import hashlib
+import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +24,7 @@ from nngk.device import pick_device
 from nngk.experiments.compare.comparison import Plan, prepare
 from nngk.experiments.compare.fair_page import fair_page
 from nngk.experiments.record import attempt, finished_run, provenance, write_rows
+from nngk.experiments.record.runs import RESULT
 from nngk.files import write_atomically
 from nngk.losses import require_loss
 from nngk.progress import say
@@ -39,10 +43,12 @@ class Entry:
     loss: str
     whose: str  # 'ours', or 'own': the settings of the loss's paper
     settings: Settings
+    changes: str = ""  # what its paper changes in ours, which the names of its folders tell apart
 
     @property
     def name(self) -> str:
-        return f"{self.loss}-{self.whose}-{self.settings.embedding_start}"
+        tag = hashlib.blake2b(self.changes.encode(), digest_size=3).hexdigest() if self.changes else ""
+        return f"{self.loss}-{self.whose}{tag}-{self.settings.embedding_start}"
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -103,8 +109,18 @@ def _entries(
         for whose, changed in changes.items():
             for start in starts:
                 given = settings.to_dict() | dict(changed) | {"loss": loss, "embedding_start": start}
-                entries.append(Entry(loss, whose, Settings.from_dict(given, f"the settings of {loss}")))
+                made = Settings.from_dict(given, f"the settings of {loss}")
+                entries.append(Entry(loss, whose, made, json.dumps(changed, sort_keys=True) if changed else ""))
     return entries
+
+
+def _keep_result(folder: Path) -> None:
+    """Remove the model of a run that was only a question: hundreds of them would fill a disk."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name != RESULT:
+            path.unlink()
 
 
 class _Search:
@@ -139,7 +155,10 @@ class _Search:
         table = replace(self.known, splits=["val" if mine else "train" for mine in held])
         settings = replace(entry.settings, lr=lr)
         folder = self.plan.out / "validation" / f"{entry.name}-lr{lr:g}-fold{fold}of{self.folds}"
-        return self._row({"part": "validation", **entry.facts, "lr": lr, "fold": fold}, folder, table, settings)
+        row = self._row({"part": "validation", **entry.facts, "lr": lr, "fold": fold}, folder, table, settings)
+        if "error" not in row:
+            _keep_result(folder)
+        return row
 
     def test(self, entry: Entry, best: Mapping[str, Any], seed: int) -> dict[str, Any]:
         """Train an entry on all classes that are not tested, and score the test classes."""
