@@ -17,8 +17,8 @@ READINGS: dict[str, dict[str, Any]] = {
     # The solver of Song and others (lifted structure), which the tables compare with: 20,000 steps, which are 68 epochs
     # of all training classes and 136 of one half. Their layer starts with Caffe's filler: see the list 'paper'.
     "the solver of Song and others": FASTER
-    | {"lr": 1e-4, "weight_decay": 2e-4, "crop_size": 227, "dropout": 0.4, "epochs": 136}
-    | {"embedding_start": "random", "sigma": 10 / 3**0.5, "embedding_lr_factor": 10 / 3},
+    | {"lr": 1e-4, "weight_decay": 2e-4, "resize": 256, "crop_size": 227, "dropout": 0.4}
+    | {"epochs": 136, "embedding_start": "random", "sigma": 10 / 3**0.5, "embedding_lr_factor": 10 / 3},
     "sigma from 10 to 30, 100 epochs": {"sigma": 10.0, "sigma_end": 30.0, "epochs": 100},
     "sigma from 10 to 30, 150 epochs": {"sigma": 10.0, "sigma_end": 30.0, "epochs": 150},
     # What the released code has, where it is not the text.
