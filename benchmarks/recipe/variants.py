@@ -165,7 +165,8 @@ def variants(options: argparse.Namespace, sources: Sources) -> dict[str, Setting
         base = replace(base, **small, per_class=4 if base.per_class else 0, resize=16, crop_size=16)
         base = replace(base, wide=None, layers=1, train_crop_size=None)
         # Changes of these would be a hundred epochs, or more pixels than there are.
-        chosen = {n: {k: v for k, v in c.items() if k not in ("epochs", "resize", "crop_size")} for n, c in chosen.items()}
+        large = ("epochs", "resize", "crop_size")
+        chosen = {name: {k: v for k, v in changes.items() if k not in large} for name, changes in chosen.items()}
     unknown = [name for name in options.only or () if name not in chosen]
     if unknown:
         raise SystemExit(f"There is no variant '{unknown[0]}' in the list '{options.list}': {', '.join(chosen)}.")
