@@ -36,12 +36,12 @@ from nngk.errors import InputError, printable
     type=int,
     help="Choose on so many folds of validation classes, with the list of rates widened until the best is inside.",
 )
-@click.option(
+@seldom(
     "--starts",
     metavar="NAME,…",
     help="With --folds, compare these starts of the embedding layer.  [default: discriminant,random]",
 )
-@click.option(
+@seldom(
     "--own",
     metavar="FILE",
     type=folder_or_file,
