@@ -26,15 +26,15 @@ from nngk.errors import InputError, printable
     "--losses",
     metavar="NAME,NAME,…",
     required=True,
-    help="Compare these losses of 'nngk losses', or all of them (all).",
+    help="Compare these of 'nngk losses', or all.",
 )
 @click.option("--seeds", metavar="N", default=3, show_default=True, help="Train each loss with this many seeds.")
-@click.option("--rates", metavar="NUMBER,…", help="Choose each loss's learning rate from these by validation.")
+@click.option("--rates", metavar="NUMBER,…", help="Choose each loss's rate from these by validation.")
 @click.option(
     "--folds",
     metavar="N",
     type=int,
-    help="Choose on so many folds of validation classes, with the list of rates widened until the best is inside.",
+    help="Choose on folds of classes; widen the list of rates.",
 )
 @seldom(
     "--starts",
@@ -74,11 +74,11 @@ def compare_command(
     **options: Any,
 ) -> None:
     """Train several losses on DATA with the same split, network, augmentation and budget. The epoch is chosen by
-    validation, and the test part is scored at the end of each run. A stopped comparison goes on.
+    validation, and the test part is scored at the end of each run. A stopped comparison goes on. With --folds all
+    are searched for alike.
 
     \b
     nngk compare photos/ --losses nngk,softmax,proxy-anchor --seeds 3 --dim 64 --out comparison
-    nngk compare cub200 --losses all --folds 3 --seeds 5 --data-dir datasets --out fair
     """
     chosen = Chosen(preset, config, options, task="metric")
     settings = chosen.settings()
