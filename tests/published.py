@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -128,4 +129,64 @@ def write_flowers(root: Path, classes: int = 102, each: int = 4) -> Path:
         root / "setid.mat", {"trnid": ids[:classes], "valid": ids[classes : 2 * classes], "tstid": ids[2 * classes :]}
     )
     same_picture(root, [f"jpg/image_{i:05d}.jpg" for i in ids])
+    return root
+
+
+def write_inshop(root: Path, items: int = 8, each: int = 6, *, below: str = "", home: str = "Eval") -> Path:
+    """The layout of In-Shop Clothes Retrieval, smaller: half of the items train, the others ask and answer."""
+    rows = [
+        (f"img/WOMEN/Dresses/id_{item:08d}/{n:02d}_1_front.jpg", f"id_{item:08d}", _status(item, n, items, each))
+        for item in range(1, items + 1)
+        for n in range(each)
+    ]
+    (root / home).mkdir(parents=True, exist_ok=True)
+    lines = [str(len(rows)), "image_name item_id evaluation_status", *("    ".join(row) for row in rows)]
+    (root / home / "list_eval_partition.txt").write_text("\n".join(lines) + "\n")
+    same_picture(root, [below + name for name, _, _ in rows])
+    return root
+
+
+def _status(item: int, n: int, items: int, each: int) -> str:
+    return "train" if item <= items // 2 else "query" if n < each // 2 else "gallery"
+
+
+def write_products(root: Path, products: int = 8, each: int = 5) -> Path:
+    """The layout of Stanford Online Products, smaller."""
+    root.mkdir(parents=True)
+    kinds, names, image = ("bicycle", "toaster"), [], 0
+    for part, chosen in (("train", range(1, products // 2 + 1)), ("test", range(products // 2 + 1, products + 1))):
+        lines = ["image_id class_id super_class_id path"]
+        for product in chosen:
+            kind = product % 2
+            for n in range(each):
+                image += 1
+                names.append(f"{kinds[kind]}_final/{1000 + product}_{n}.JPG")
+                lines.append(f"{image} {product} {kind + 1} {names[-1]}")
+        (root / f"Ebay_{part}.txt").write_text("\n".join(lines) + "\n")
+    same_picture(root, names)
+    return root
+
+
+def write_inaturalist(root: Path, species: int = 8, each: int = 6, *, by_class: bool = True) -> Path:
+    """The layout of iNaturalist 2018, smaller: two thirds of each species' images train."""
+    root.mkdir(parents=True)
+    listed: dict[str, list[tuple[int, int, str]]] = {"train2018": [], "val2018": []}
+    parts: dict[str, list[str]] = {"train": [], "test": []}
+    for label in range(species):
+        for n in range(each):
+            name = f"train_val2018/{('Aves', 'Plantae')[label % 2]}/{label}/{label:02d}{n:02d}.jpg"
+            listed["train2018" if n < 2 * each // 3 else "val2018"].append((100 * label + n, label, name))
+            parts["train" if label < species // 2 else "test"].append(name)
+    for file, rows in listed.items():
+        content = {
+            "images": [{"id": image, "file_name": name, "width": 60, "height": 40} for image, _, name in rows],
+            "annotations": [{"id": i, "image_id": i, "category_id": label} for i, label, _ in rows],
+            "categories": [{"id": label, "name": str(label)} for label in range(species)],
+        }
+        (root / f"{file}.json").write_text(json.dumps(content))
+    if by_class:
+        (root / "Inat_dataset_splits").mkdir()
+        for part, names in parts.items():
+            (root / "Inat_dataset_splits" / f"Inaturalist_{part}_set1.txt").write_text("\n".join(names) + "\n")
+    same_picture(root, [name for names in parts.values() for name in names])
     return root

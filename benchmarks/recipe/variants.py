@@ -1,11 +1,17 @@
 """Which recipe finds birds of unseen species best? Variants of the settings, judged on validation classes alone.
 
-    python benchmarks/recipe/variants.py --data DIR --weights DIR [--list best|rivals|paper] [--only NAME ...]
+    python benchmarks/recipe/variants.py --data DIR --weights DIR [--list best|rivals|paper|readings] [--only NAME ...]
 
-Of CUB's 100 training classes, one half is held out and validates, in the other fold the other half; the 100 test
-classes are never read. A fold holds out neighbours of the alphabet: there the kinds of a genus are together, as they
-are in the test classes, and hard to tell apart. A row is written as soon as a variant is done, and the same row is not
-computed twice. Rows: results/recipes.csv.
+Of the training classes of CUB or Cars196, one half is held out and validates, in the other fold the other half; the
+test classes are never read. A fold holds out neighbours of the alphabet: there the kinds of a genus are together, as
+they are in the test classes, and hard to tell apart. A row is written as soon as a variant is done, and the same row is
+not computed twice; at the end the means over the folds are printed. Folds 2 and 3 are the halves with other seeds, so
+that every reading of the paper is judged on both halves with two seeds by
+
+    python benchmarks/recipe/variants.py --data DIR --weights DIR --list readings --network googlenet --dim 64
+        --folds 0 1 2 3 --every 10 --bare
+
+Rows: results/recipes.csv.
 """
 
 import argparse
@@ -16,6 +22,7 @@ import time
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -26,7 +33,7 @@ from variant_lists import VARIANTS
 from nngk import InputError, Settings
 from nngk.data import Images, centre_crop
 from nngk.experiments.paper.sources import Sources
-from nngk.experiments.record import append_rows, provenance, read_rows
+from nngk.experiments.record import Row, append_rows, provenance, read_rows
 from nngk.experiments.record.benchmarks import add_sources, benchmark_options, benchmark_parser
 from nngk.networks.embed import embed
 from nngk.networks.embedding_layer.discriminant import discriminant
@@ -127,6 +134,8 @@ def readings(run: Run) -> dict[str, float]:
 def options_given() -> argparse.Namespace:
     parser = benchmark_parser(__doc__, "results/recipes.csv")
     add_sources(parser)
+    parser.add_argument("--dataset", choices=["cub200", "cars196"], default="cub200", help="Whose training classes.")
+    parser.add_argument("--allow-missing", action="store_true", help="Go on where some images are missing.")
     parser.add_argument("--list", choices=list(VARIANTS), default="best")
     parser.add_argument("--only", nargs="+", help="The names of the variants to run.")
     parser.add_argument("--network", default="resnet50", help="googlenet, resnet50 or another of 'nngk networks'.")
@@ -147,14 +156,17 @@ def options_given() -> argparse.Namespace:
 
 def variants(options: argparse.Namespace, sources: Sources) -> dict[str, Settings]:
     """Return the settings of every variant that was asked for."""
-    preset = "paper" if options.list == "paper" else "best"
+    preset = "paper" if options.list in ("paper", "readings") else "best"
     network, weights = sources.network(options.network)
+    chosen = VARIANTS[options.list]
     base = replace(metric_settings(preset, options.dim, network), network=network, weights=weights)
     if options.quick:
         small: dict[str, Any] = {"dim": 4, "epochs": 2, "batch_size": 8, "n_neighbours": 10, "lr": 1e-3}
         base = replace(base, **small, per_class=4 if base.per_class else 0, resize=16, crop_size=16)
         base = replace(base, wide=None, layers=1, train_crop_size=None)
-    chosen = VARIANTS[options.list]
+        # Changes of these would be a hundred epochs, or more pixels than there are.
+        large = ("epochs", "resize", "crop_size")
+        chosen = {name: {k: v for k, v in changes.items() if k not in large} for name, changes in chosen.items()}
     unknown = [name for name in options.only or () if name not in chosen]
     if unknown:
         raise SystemExit(f"There is no variant '{unknown[0]}' in the list '{options.list}': {', '.join(chosen)}.")
@@ -171,17 +183,17 @@ def main() -> None:
     options = options_given()
     started = time.monotonic()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    before = {(row["variant"], row["fold"], row["settings"]) for row in read_rows(options.out)}
+    before = {(dataset_of(row), row["variant"], row["fold"], row["settings"]) for row in read_rows(options.out)}
     mine, shards = map(int, options.shard.split("/"))
     soups: dict[int, list[dict[str, Tensor]]] = {}
     with tempfile.TemporaryDirectory() as home:
-        sources = Sources(options.data, options.weights, Path(home), options.quick)
-        table = sources.table("cub200", "metric").where("train").compact()  # the test classes are not read
+        sources = Sources(options.data, options.weights, Path(home), options.quick, options.allow_missing)
+        table = sources.table(options.dataset, "metric").where("train").compact()  # the test classes are not read
         print(f"{len(table)} images of {len(table.class_names)} classes", flush=True)
         chosen = list(product(options.folds, variants(options, sources).items()))
         for number, (fold, (name, settings)) in list(enumerate(chosen))[mine::shards]:
             settings = replace(settings, seed=settings.seed + fold, cache=str(options.cache or Path(home) / "images"))
-            if (name, str(fold), shown_settings(settings)) in before:
+            if (options.dataset, name, str(fold), shown_settings(settings)) in before:
                 continue
             if options.minutes and time.monotonic() - started > 60 * options.minutes:
                 raise SystemExit("Out of time; the rest is left for the next call.")
@@ -193,10 +205,39 @@ def main() -> None:
                     figures["soup_recall@1"] = round(soup(run, soups[fold]), 5)
             except InputError as error:  # a variant that cannot be trained must not end the others
                 figures = {"error": str(error)}
-            row = {"list": options.list, "variant": name, "network": settings.network, "dim": settings.dim}
+            row = {
+                "list": options.list,
+                "dataset": options.dataset,
+                "variant": name,
+                "network": settings.network,
+                "dim": settings.dim,
+            }
             row |= {"fold": fold, **figures, **provenance(options.device, options.commit)}
             append_rows(options.out, [row | {"settings": shown_settings(settings)}])
             print(line(name, fold, figures), flush=True)
+    about = (options.list, options.dataset)
+    for text in means([row for row in read_rows(options.out) if (row["list"], dataset_of(row)) == about]):
+        print(text)
+
+
+def dataset_of(row: Row) -> str:
+    """Return whose classes a row is about; older rows are about CUB's."""
+    return row.get("dataset") or "cub200"
+
+
+def means(rows: list[Row]) -> list[str]:
+    """Return a line per variant and size with more than one run: its means at the end of training, best first."""
+    runs: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        if row.get("last_recall@1"):
+            runs.setdefault((row["network"], row["dim"] or "none", row["variant"]), []).append(row)
+    shown = []
+    for (network, dim, name), mine in runs.items():
+        recall, precision = (fmean(float(row[f"last_{m}"]) for row in mine) for m in ("recall@1", "map@r"))
+        text = f"{network} {dim:>4}  {name:60} R@1 {100 * recall:.2f}  MAP@R {100 * precision:.2f}  {len(mine)} runs"
+        if len(mine) > 1:
+            shown.append((recall, text))
+    return [text for _, text in sorted(shown, reverse=True)]
 
 
 def line(name: str, fold: int, figures: dict[str, Any]) -> str:

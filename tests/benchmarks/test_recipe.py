@@ -91,3 +91,21 @@ def test_candidates_are_judged_before_the_test_classes_are_read(tmp_path):
         (tested,) = csv.DictReader(file)
     assert sums[tested["lr"], tested["whiten"]] == max(sums.values())
     assert 0 <= float(tested["recall@1"]) <= 1
+
+
+@pytest.mark.thorough
+def test_readings_of_the_paper_are_judged_on_both_halves_with_two_seeds(tmp_path):
+    out = tmp_path / "recipes.csv"
+    names = ("Adam, floor", "sigma from 10 to 30, 100 epochs")
+    folds = ("--folds", "0", "1", "2", "3")
+    done = search(out, "--list", "readings", "--dataset", "cars196", *folds, "--bare", "--only", *names)
+    assert done.returncode == 0, done.stderr
+    with out.open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 2 * 4 and {row["dataset"] for row in rows} == {"cars196"}
+    assert {json.loads(row["settings"])["seed"] for row in rows} == {0, 1, 2, 3}
+    found = {row["variant"]: json.loads(row["settings"]) for row in rows}
+    assert found["Adam, floor"]["floor"] == 1e-10 and found["Adam, floor"]["batch_size"] == 32
+    assert found["sigma from 10 to 30, 100 epochs"]["sigma_end"] == 30.0
+    told = done.stdout.strip().splitlines()[-2:]
+    assert all(line.endswith("4 runs") for line in told)

@@ -166,3 +166,33 @@ def test_cuda_equals_cpu():
     on_gpu = evaluate(x.cuda(), torch.from_numpy(y))
     on_cpu = evaluate(x, y)
     assert on_gpu == pytest.approx(on_cpu, abs=0.01)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_queries_against_a_gallery_equal_plain_loops(seed):
+    g = torch.Generator().manual_seed(seed)
+    x, y = torch.randn(40, 3, generator=g, dtype=torch.float64), torch.randint(5, (40,), generator=g)
+    order = torch.randperm(40, generator=g)
+    queries, gallery = order[:15], order[12:30]  # three ask and answer, but not themselves
+    found = retrieval_scores(x, y, (1, 3), queries=queries, gallery=gallery)
+    recalls, precisions = {1: [], 3: []}, []
+    for q in queries.tolist():
+        others = sorted((float((x[q] - x[a]).square().sum()), a) for a in gallery.tolist() if a != q)
+        hits = [int(y[a] == y[q]) for _, a in others]
+        if not (relevant := sum(hits)):
+            continue
+        for k, seen in recalls.items():
+            seen.append(any(hits[:k]))
+        precisions.append(sum(h * sum(hits[: i + 1]) / (i + 1) for i, h in enumerate(hits[:relevant])) / relevant)
+    for k, seen in recalls.items():
+        assert found[f"recall@{k}"] == pytest.approx(sum(seen) / len(seen))
+    assert found["map@r"] == pytest.approx(sum(precisions) / len(precisions))
+
+
+def test_a_gallery_without_the_class_of_a_query():
+    with pytest.raises(InputError, match="No image of the gallery has the class of a query"):
+        retrieval_scores([[0.0], [1.0], [2.0]], [0, 0, 1], queries=[0, 1], gallery=[2])
+    with pytest.raises(InputError, match="Gallery must be indices"):
+        retrieval_scores([[0.0], [1.0]], [0, 0], gallery=[7])
+    # Every K may be asked for, and an example never finds itself.
+    assert retrieval_scores([[0.0], [1.0], [2.0]], [0, 0, 1], (9,), queries=[0], gallery=[0, 2, 1])["recall@9"] == 1

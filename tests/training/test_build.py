@@ -60,6 +60,21 @@ def test_two_runs_of_the_same_settings_are_built_alike(data, tmp_path):
     assert make_run(data, tmp_path / "c", loss="softmax").notes == []
 
 
+def test_sigma_goes_evenly_to_its_end(data, tmp_path):
+    run = make_run(data, tmp_path / "run", sigma=10.0, sigma_end=30.0)
+    run.begin()
+    seen = []
+    for step in (0, run.total_steps // 2, run.total_steps):
+        run.objective.before_step(step, run.trainee)
+        seen.append(run.objective.sigma)
+    halfway = 10 + 20 * (run.total_steps // 2) / run.total_steps
+    assert seen == pytest.approx([10, halfway, 30])
+
+
+def test_the_floor_reaches_the_loss(data, tmp_path):
+    assert make_run(data, tmp_path / "run", floor=1e-10).objective.floor == 1e-10
+
+
 def test_the_names_in_a_checkpoints_record_stay():
     """Runs that were begun with an earlier version are resumed by these names."""
     names = "epoch batch step loss_sum best_epoch best_score seconds last_refresh overrun data"

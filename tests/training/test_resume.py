@@ -35,6 +35,7 @@ VARIANTS = {
     "frozen network on cached features": {"freeze": True, "dropout": 0.2, "lr": 1e-2},
     "metric, balanced batches, all centres": {"task": "metric", "per_class": 2, "batch_size": 4, "n_neighbours": 0},
     "softmax": {"loss": "softmax"},
+    "a floor, sigma on its way": {"floor": 1e-10, "sigma": 0.3, "sigma_end": 0.6, "n_neighbours": 3, "guaranteed": 0},
 }
 STEPS = 6  # 3 epochs of 2
 

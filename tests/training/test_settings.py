@@ -104,6 +104,8 @@ def test_unknown_name_without_a_neighbour():
         ("weight_lr_factor", 0, "above 0 and up to 1e+06"),
         ("threads", 0, "at least 1"),
         ("dropout", 1.0, "from 0 to below 1"),
+        ("floor", 1.0, "from 0 to below 1"),
+        ("sigma_end", 20.0, "none unless 'sigma' is a number"),
         ("val_fraction", 1.0, "from 0 to below 1"),
         ("crop_scale", 0.0, "above 0 and up to 1"),
         ("warmup", 1.0, "from 0 to below 1"),
@@ -114,6 +116,13 @@ def test_wrong_values(name, value, expected):
         Settings(**{name: value})
     said = str(caught.value)
     assert said.startswith(f"The setting '{name}' must be {expected}") and said.endswith(f"; got {value!r}.")
+
+
+def test_a_floor_needs_lists_that_every_process_holds():
+    with pytest.raises(InputError, match="'floor' must be 0 without neighbour lists"):
+        Settings(floor=1e-10, n_neighbours=None)
+    with pytest.raises(InputError, match="'floor' must be 0 with a sharded bank"):
+        Settings(floor=1e-10, bank="sharded")
 
 
 def test_config_file(tmp_path):

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from nngk.errors import InputError
+from nngk.kernel.floored import floored_neighbour_loss
 from nngk.kernel.formulas import squared_distances
 from nngk.kernel.triton.losses import fused_neighbour_loss  # eager where there is no GPU
 from nngk.ranks import ALONE, Ranks
@@ -62,6 +63,7 @@ class CentreBank(nn.Module):
         self.register_buffer("neighbours", torch.full((rows, width), -1, dtype=self.index_type))
         counts = torch.bincount(self.labels)
         self.register_buffer("has_partner", counts[self.labels] > 1)  # another of its class exists
+        self.n_classes = int((counts > 0).sum())
         self.refreshed_at = -1  # the training step whose weights gave the centres
         self.n_lonely = 0  # examples whose own list held no same-class centre
 
@@ -149,9 +151,16 @@ class CentreBank(nn.Module):
         return self.neighbours[indices]
 
     def neighbour_loss(
-        self, x: Tensor, sigma: Tensor, lists: Tensor, labels: Tensor, own: Tensor
+        self, x: Tensor, sigma: Tensor, lists: Tensor, labels: Tensor, own: Tensor, floor: float = 0.0
     ) -> tuple[Tensor, Tensor]:
-        """Return the loss of each example over its list, (B,), and whether it has a same-class centre there, (B,)."""
+        """Return the loss of each example over its list, (B,), and whether it learns, (B,).
+
+        That is whether it has a same-class centre there; with a ``floor`` under every class all examples learn.
+        """
+        if floor:
+            lists = lists.long().masked_fill(lists == own[:, None], -1)
+            given = (x, self.centres, self.theta, sigma, lists, labels, self.labels, self.n_classes, floor)
+            return floored_neighbour_loss(*given), torch.ones_like(own, dtype=torch.bool)
         return fused_neighbour_loss(x, self.centres, self.theta, sigma, lists, labels, self.labels, own)
 
     def nearest(self, centres: Tensor, x: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -133,8 +133,10 @@ class ShardedBank(CentreBank):
         return squared, same, self.ranks.sum(theta)
 
     def neighbour_loss(
-        self, x: Tensor, sigma: Tensor, lists: Tensor, labels: Tensor, own: Tensor
+        self, x: Tensor, sigma: Tensor, lists: Tensor, labels: Tensor, own: Tensor, floor: float = 0.0
     ) -> tuple[Tensor, Tensor]:
+        if floor:
+            raise InputError("A floor under the classes needs a bank that every rank holds whole: --bank replicated.")
         lists = lists.masked_fill(lists == own[:, None], -1)
         same = (self.labels[lists.clamp(min=0)] == labels[:, None]) & (lists >= 0)
         loss: Tensor = _ShardedLoss.apply(

@@ -26,10 +26,27 @@ from nngk.errors import InputError, printable
     "--losses",
     metavar="NAME,NAME,…",
     required=True,
-    help="Compare these losses of 'nngk losses', or all of them (all).",
+    help="Compare these of 'nngk losses', or all.",
 )
 @click.option("--seeds", metavar="N", default=3, show_default=True, help="Train each loss with this many seeds.")
-@click.option("--rates", metavar="NUMBER,…", help="Choose each loss's learning rate from these by validation.")
+@click.option("--rates", metavar="NUMBER,…", help="Choose each loss's rate from these by validation.")
+@click.option(
+    "--folds",
+    metavar="N",
+    type=int,
+    help="Choose on folds of classes; widen the list of rates.",
+)
+@seldom(
+    "--starts",
+    metavar="NAME,…",
+    help="With --folds, compare these starts of the embedding layer.  [default: discriminant,random]",
+)
+@seldom(
+    "--own",
+    metavar="FILE",
+    type=folder_or_file,
+    help="With --folds, also train losses with the settings of their papers: a TOML file, one table per loss.",
+)
 @click.option(
     "--out", metavar="FOLDER", type=folder_or_file, required=True, help="Write the runs and the report to this folder."
 )
@@ -44,6 +61,9 @@ def compare_command(
     losses: str,
     seeds: int,
     rates: str | None,
+    folds: int | None,
+    starts: str | None,
+    own: Path | None,
     out: Path,
     data_dir: Path | None,
     boxes: bool | None,
@@ -54,7 +74,8 @@ def compare_command(
     **options: Any,
 ) -> None:
     """Train several losses on DATA with the same split, network, augmentation and budget. The epoch is chosen by
-    validation, and the test part is scored at the end of each run. A stopped comparison goes on.
+    validation, and the test part is scored at the end of each run. A stopped comparison goes on. With --folds all
+    are searched for alike.
 
     \b
     nngk compare photos/ --losses nngk,softmax,proxy-anchor --seeds 3 --dim 64 --out comparison
@@ -65,6 +86,7 @@ def compare_command(
     from nngk.data import read_images
     from nngk.device import pick_device
     from nngk.experiments.compare.comparison import compare
+    from nngk.experiments.compare.fair import fair_comparison
     from nngk.losses import LOSSES
 
     table = read_images(
@@ -72,7 +94,15 @@ def compare_command(
     )
     names = list(LOSSES) if losses == "all" else [name.strip() for name in losses.split(",") if name.strip()]
     shared = chosen.settings(len(table.class_names), pick_device(settings.device).type == "cuda")
-    rows = compare(table, names, shared, out=out, seeds=seeds, rates=_rates(rates))
+    if folds is None:
+        if starts or own:
+            raise InputError("--starts and --own belong to a comparison on folds of validation classes: give --folds.")
+        rows = compare(table, names, shared, out=out, seeds=seeds, rates=_rates(rates))
+    else:
+        how: dict[str, Any] = {"rates": _rates(rates)} if rates else {}
+        how |= {"starts": [name.strip() for name in starts.split(",")]} if starts else {}
+        how |= {"own": own_settings(own)} if own else {}
+        rows = fair_comparison(table, names, shared, out=out, seeds=seeds, folds=folds, **how)
     if as_json:
         click.echo(json.dumps({"report": str(out / "comparison.md"), "runs": rows}))
     else:
@@ -81,6 +111,20 @@ def compare_command(
     failed = [row for row in rows if "error" in row]
     if failed and len(failed) == len(rows):
         raise InputError(f"Every run failed: {failed[0]['error']}")
+
+
+def own_settings(file: Path) -> dict[str, dict[str, Any]]:
+    """Return the settings of some losses' papers, by the names of the losses, as a TOML file has them."""
+    from nngk.training.settings import read_config
+
+    tables = read_config(file)
+    wrong = [name for name, values in tables.items() if not isinstance(values, dict)]
+    if wrong:
+        raise InputError(f"{file} must have one table per loss, such as [proxy-anchor]; '{wrong[0]}' is none.")
+    return {
+        name.replace("_", "-"): {setting.replace("-", "_"): value for setting, value in values.items()}
+        for name, values in tables.items()
+    }
 
 
 def _rates(text: str | None) -> list[float]:

@@ -11,7 +11,10 @@ from nngk.errors import InputError, printable
 
 @click.group("data")
 def data_command() -> None:
-    """Check, download and pack datasets: cub200, cars196, flowers102, leafsnap, or any folder of images."""
+    """Check, download and pack datasets, or any folder of images.
+
+    The datasets by name are cub200, cars196, flowers102, leafsnap, inshop, sop and inat2018.
+    """
 
 
 @data_command.command("check", short_help="Say what is complete and what is broken in a folder.")

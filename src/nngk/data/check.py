@@ -108,8 +108,9 @@ def _check_dataset(dataset: Dataset, folder: Path, decode: bool, progress: Seen 
     paths = resolve(folder, listed.names)
     there = np.array([path is not None for path in paths], dtype=bool)
     report.images, report.classes = int(there.sum()), len(np.unique(listed.labels[there]))
-    if listed.splits is not None:
-        report.splits = dict(Counter(split for split, here in zip(listed.splits, there) if here))
+    splits = listed.splits or listed.unseen
+    if splits is not None:
+        report.splits = dict(Counter(split for split, here in zip(splits, there) if here))
     report.missing = [name for name, path in zip(listed.names, paths) if path is None]
     report.problems += [f"{fault[0].upper()}{fault[1:]}." for fault in shortfalls(dataset, listed, there)]
     other = sum(path is not None and path.name != Path(name).name for path, name in zip(paths, listed.names))

@@ -123,15 +123,20 @@ def _is_whole(text: str) -> bool:
     return re.fullmatch("-?[0-9]+", text) is not None
 
 
+# A list may say which of its test images ask and which answer; in a folder such names may be those of classes.
+_OF_RETRIEVAL = {"query": "test", "gallery": "gallery"}
+
+
 def _splits(columns: Mapping[str, Sequence[Any]], numbers: Sequence[int], source: str) -> list[str] | None:
     if "split" not in columns:
         return None
-    known = [split_name(str(value)) for value in columns["split"]]
+    known = [split_name(str(value)) or _OF_RETRIEVAL.get(str(value).strip().lower()) for value in columns["split"]]
     wrong = [i for i, value in enumerate(known) if value is None]
     if wrong:
         raise InputError(
             f"{source} has splits that are not known: {quoted(sorted({str(columns['split'][i]) for i in wrong}))} in "
-            f"row(s) {_numbers([numbers[i] for i in wrong])}. A split is train, val (or validation) or test."
+            f"row(s) {_numbers([numbers[i] for i in wrong])}. A split is train, val (or validation), test (or "
+            "query), or gallery."
         )
     return [str(value) for value in known]
 

@@ -132,7 +132,7 @@ def split(
     if table.splits is None:
         train, val, test = _fresh(table, task, val_fraction, test_fraction, seed)
     else:
-        train, val, test = table.where("train"), table.where("val"), table.where("test")
+        train, val, test = table.where("train"), table.where("val"), table.where("test", "gallery")
         if not len(train):
             raise InputError(f"The splits of {table.name} have no training images: mark some as 'train'.")
         if not len(val) and val_fraction:

@@ -10,7 +10,8 @@ import numpy as np
 
 from nngk.errors import InputError
 
-SPLITS = ("train", "val", "test")
+# Images of the gallery answer those of the test part; without any, test images answer each other.
+SPLITS = ("train", "val", "test", "gallery")
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +26,7 @@ class ImageTable:
     paths: list[Path]
     labels: np.ndarray  # (n,) int64
     class_names: list[str]
-    splits: list[str] | None = None  # each 'train', 'val' or 'test'
+    splits: list[str] | None = None  # each one of SPLITS
     boxes: np.ndarray | None = None  # (n, 4) x1, y1, x2, y2 in pixels; a row of NaN is the whole image
     name: str = "images"
     task: str | None = None  # the task the splits were made for, where a dataset has one split for each
@@ -45,7 +46,9 @@ class ImageTable:
                 raise InputError(f"There are {n} paths but {len(self.splits)} splits: give one split per path.")
             unknown = sorted(set(self.splits) - set(SPLITS))
             if unknown:
-                raise InputError(f"Splits are 'train', 'val' or 'test', not {', '.join(map(repr, unknown))}.")
+                raise InputError(
+                    f"Splits are 'train', 'val', 'test' or 'gallery', not {', '.join(map(repr, unknown))}."
+                )
         if self.boxes is not None:
             object.__setattr__(self, "boxes", np.asarray(self.boxes, dtype=np.float32).reshape(-1, 4))
             if len(self.boxes) != n:
@@ -83,11 +86,22 @@ class ImageTable:
         """Return the number of images of each class, (number of classes,)."""
         return np.bincount(self.labels, minlength=len(self.class_names))
 
-    def where(self, split: str) -> ImageTable:
-        """Return the images of one split; none of them when the table has no splits."""
+    def where(self, *splits: str) -> ImageTable:
+        """Return the images of some splits; none of them when the table has no splits."""
         if self.splits is None:
             return self.select([])
-        return self.select(np.array([s == split for s in self.splits], dtype=bool))
+        return self.select(np.array([s in splits for s in self.splits], dtype=bool))
+
+    def asking(self) -> dict[str, np.ndarray]:
+        """Return the rows of the queries and of the gallery, as metrics take them; nothing without a gallery.
+
+        >>> splits = ["test", "gallery", "gallery"]
+        >>> table = ImageTable([Path("a"), Path("b"), Path("c")], np.array([0, 0, 1]), ["cat", "dog"], splits)
+        >>> {name: rows.tolist() for name, rows in table.asking().items()}
+        {'queries': [0], 'gallery': [1, 2]}
+        """
+        answers = np.array([s == "gallery" for s in self.splits or ()], dtype=bool)
+        return {"queries": np.flatnonzero(~answers), "gallery": np.flatnonzero(answers)} if answers.any() else {}
 
     def without_small_classes(self, minimum: int = 2) -> ImageTable:
         """Return only the classes with at least `minimum` images, renumbered."""

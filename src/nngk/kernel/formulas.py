@@ -161,7 +161,7 @@ def list_gradients(
     ``ctx`` has saved the centres, θ, σ, the lists (-1 where one is short), p - q of each entry, and each example's
     derivative by σ; its ``dtype`` is that of the embeddings.
     """
-    centres, theta, sigma, lists, difference, by_sigma = ctx.saved_tensors
+    centres, theta, sigma, lists, difference, by_sigma = ctx.saved_tensors[:6]
     weights = difference * grad[:, None]  # (B, K)
     index = lists.clamp(min=0)  # a missing neighbour has p = q = 0
     grad_x = grad_theta = grad_sigma = None

@@ -42,6 +42,9 @@ class GaussianKernelLoss(Objective):
             rule that takes 1.5 times the width that minimises the leave-one-out loss of the bank.
         learn_sigma: make log σ a parameter.
         drop: the share of an example's neighbours that is left out at random in training mode.
+        floor: what every class without a neighbour counts instead of nothing, before probabilities are normalised; an
+            example without a same-class neighbour then learns too. The authors' released code has 1e-10. It needs a
+            bank with neighbour lists, and is not fused on a GPU.
         reduction: ``"mean"`` over the examples that have a same-class neighbour, ``"sum"`` (the paper's), ``"none"``.
     """
 
@@ -55,6 +58,7 @@ class GaussianKernelLoss(Objective):
         *,
         learn_sigma: bool = False,
         drop: float = 0.0,
+        floor: float = 0.0,
         reduction: Literal["mean", "sum", "none"] = "mean",
     ) -> None:
         super().__init__()
@@ -73,8 +77,13 @@ class GaussianKernelLoss(Objective):
             raise InputError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}.")
         if not 0 <= drop < 1:
             raise InputError(f"drop must be from 0 to below 1, got {drop!r}.")
+        if not 0 <= floor < 1:
+            raise InputError(f"floor must be from 0 to below 1, got {floor!r}.")
+        if floor and (bank is None or bank.n_neighbours is None):
+            raise InputError("floor is for classes that no neighbour has: give the loss a bank with neighbour lists.")
         self.bank = bank
         self.drop = drop
+        self.floor = floor
         self.reduction = reduction
         self._rule = rule if callable(rule) else None
         # In float64, so that embeddings in float64 meet the exact σ.
@@ -168,7 +177,7 @@ class GaussianKernelLoss(Objective):
         lists = bank.lists_of(indices)
         if self.drop and self.training:
             lists = lists.masked_fill(torch.rand(lists.shape, device=lists.device) < self.drop, -1)
-        return bank.neighbour_loss(x, sigma, lists, labels, indices)
+        return bank.neighbour_loss(x, sigma, lists, labels, indices, self.floor)
 
     def _over_references(
         self, x: Tensor, labels: Tensor, ref_emb: Tensor | None, ref_labels: Tensor | None

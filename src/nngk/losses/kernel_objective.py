@@ -1,5 +1,6 @@
 """The Gaussian kernel loss as it is trained: with a bank that is kept fresh."""
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 from torch import nn
@@ -15,7 +16,8 @@ class KernelObjective(GaussianKernelLoss):
 
     Args:
         refresher: renews the bank that the loss is computed with.
-        sigma, learn_sigma, drop: as in :class:`GaussianKernelLoss`; σ is found for the first bank.
+        sigma, learn_sigma, drop, floor: as in :class:`GaussianKernelLoss`; σ is found for the first bank.
+        course: gives σ at every step instead, where it is to change on the way.
         sampler: gives the batches.
         weight_factor: how much faster than the network the centres' weights learn.
         sigma_factor: how much faster than the network σ learns, where it does.
@@ -28,12 +30,14 @@ class KernelObjective(GaussianKernelLoss):
         *,
         learn_sigma: bool = False,
         drop: float = 0.0,
+        floor: float = 0.0,
+        course: Callable[[int], float] | None = None,
         sampler: Sampler = even,
         weight_factor: float = 1.0,
         sigma_factor: float = 1.0,
     ) -> None:
-        super().__init__(refresher.bank, sigma, learn_sigma=learn_sigma, drop=drop)
-        self.refresher, self.sampler = refresher, sampler
+        super().__init__(refresher.bank, sigma, learn_sigma=learn_sigma, drop=drop, floor=floor)
+        self.refresher, self.sampler, self.course = refresher, sampler, course
         self.weight_factor, self.sigma_factor = weight_factor, sigma_factor
 
     def parameter_groups(
@@ -45,9 +49,11 @@ class KernelObjective(GaussianKernelLoss):
         return super().parameter_groups(lr, weight, sigma)
 
     def before_step(self, step: int, network: nn.Module) -> None:
-        """Renew the bank if that is due, and find σ once there is a bank."""
+        """Renew the bank if that is due, and find σ once there is a bank, or the one that this step has."""
         self.refresher.before_step(step, network)
         self.settle_sigma()
+        if self.course is not None:
+            self.sigma = self.course(step)
 
     def ailment(self) -> str:
         return ailment(self.refresher.bank, self.sigma)

@@ -19,12 +19,19 @@ LEAST_ROWS = 64  # that ask at a time: fewer would wait for the points to come f
 
 
 def retrieval_scores(
-    embeddings: Any, labels: Any, ks: Sequence[int] = (1, 2, 4, 8), ranks: Ranks = ALONE, *, queries: Any = None
+    embeddings: Any,
+    labels: Any,
+    ks: Sequence[int] = (1, 2, 4, 8),
+    ranks: Ranks = ALONE,
+    *,
+    queries: Any = None,
+    gallery: Any = None,
 ) -> dict[str, float]:
     """Return all retrieval metrics in one pass: 'recall@K' for K in ``ks``, 'r_precision', 'map@r'.
 
     A K beyond the number of other examples counts all of them. Several ranks share out the queries. Of very many
-    examples a sample may ask: ``queries`` are their indices, all by default; everybody answers.
+    examples a sample may ask: ``queries`` are their indices, all by default. Everybody answers, or those of the
+    ``gallery`` alone, which are indices too.
 
     >>> retrieval_scores([[0.0], [1.0], [5.0], [5.5]], [0, 0, 1, 0], ks=(1, 2))
     {'recall@1': 0.6666666666666666, 'recall@2': 1.0, 'r_precision': 0.5, 'map@r': 0.4166666666666667}
@@ -33,18 +40,23 @@ def retrieval_scores(
     ks = sorted(set(ks))
     if ks and ks[0] < 1:
         raise InputError(f"K of Recall@K must be at least 1, got {ks[0]}.")
-    asking = torch.arange(len(x), device=x.device) if queries is None else _asking(queries, len(x), x.device)
-    _, inverse, counts = y.unique(return_inverse=True, return_counts=True)
-    relevant = counts[inverse] - 1  # R of every example
+    everybody = torch.arange(len(x), device=x.device)
+    asking = everybody if queries is None else _indices(queries, len(x), x.device, "Queries")
+    answering = everybody if gallery is None else _indices(gallery, len(x), x.device, "Gallery").unique()
+    inverse = y.unique(return_inverse=True)[1]
+    counts = torch.bincount(inverse[answering], minlength=len(x))
+    relevant = counts[inverse] - torch.isin(everybody, answering).long()  # R of every example
     count = int((relevant[asking] > 0).sum())
     if not count:
         raise InputError(
             f"Every class {'' if queries is None else 'of a query '}has a single example, so no query has anything to "
             "find. Retrieval metrics need at least one class with two examples."
+            if gallery is None
+            else "No image of the gallery has the class of a query, so that there is nothing to find."
         )
-    depth = min(max([*ks, int(relevant[asking].max())]), len(x) - 1)
+    depth = min(max([*ks, int(relevant[asking].max())]), len(answering) - int(torch.isin(asking, answering).any()))
     total = torch.zeros(len(ks) + 2, dtype=torch.float64)
-    for rows, nearest in _rankings(x, depth, asking[ranks.span(len(asking))]):
+    for rows, nearest in _rankings(x, depth, asking[ranks.span(len(asking))], answering):
         hits = y[nearest] == y[rows, None]  # (rows, depth), nearest first
         total += _sums(hits, relevant[rows], ks).cpu()
     names = [f"recall@{k}" for k in ks] + ["r_precision", "map@r"]
@@ -96,27 +108,32 @@ def _checked(embeddings: Any, labels: Any) -> tuple[Tensor, Tensor]:
     return x, class_numbers(labels, len(x), "embeddings", x.device)
 
 
-def _asking(queries: Any, n: int, device: torch.device) -> Tensor:
-    """Return which of n examples ask."""
-    rows = numbers(queries, "Queries", device)
+def _indices(given: Any, n: int, device: torch.device, name: str) -> Tensor:
+    """Return which of n examples ask or answer."""
+    rows = numbers(given, name, device)
     whole = not (rows.is_floating_point() or rows.dtype == torch.bool)
     if rows.ndim != 1 or not len(rows) or not whole or int(rows.min()) < 0 or int(rows.max()) >= n:
-        raise InputError(f"Queries must be indices of examples, at least one, from 0 to {n - 1}.")
+        raise InputError(f"{name} must be indices of examples, at least one, from 0 to {n - 1}.")
     return rows.long()
 
 
-def _rankings(x: Tensor, depth: int, asking: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield blocks of queries (rows,) and the indices of their ``depth`` nearest others (rows, depth)."""
+def _rankings(x: Tensor, depth: int, asking: Tensor, answering: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield blocks of queries (rows,) and the indices of the ``depth`` nearest others that answer (rows, depth)."""
     x = x - x.mean(0)  # near the origin the rounding of |c|² - 2xc is least
-    norms = x.square().sum(1)
-    for rows in asking.split(max(LEAST_ROWS, TILE // len(x))):
+    all_answer = len(answering) == len(x)
+    answers = x if all_answer else x[answering]
+    norms = answers.square().sum(1)
+    for rows in asking.split(max(LEAST_ROWS, TILE // len(answers))):
         if not len(rows):
             continue
         # Half-precision products would reorder neighbours, so the caller's autocast stays outside.
         with torch.autocast(x.device.type, enabled=False):
-            scores = torch.addmm(norms, x[rows], x.T, alpha=-2)
-        scores.scatter_(1, rows[:, None], torch.inf)
-        yield rows, scores.topk(depth, largest=False).indices
+            scores = torch.addmm(norms, x[rows], answers.T, alpha=-2)
+        if all_answer:
+            scores.scatter_(1, rows[:, None], torch.inf)
+        else:
+            scores.masked_fill_(rows[:, None] == answering, torch.inf)
+        yield rows, answering[scores.topk(depth, largest=False).indices]
 
 
 def _sums(hits: Tensor, relevant: Tensor, ks: Sequence[int]) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from nngk.data import Images, ImageTable, read_images
 from nngk.data.broken import Tolerance
+from nngk.data.datasets.by_name import reported_ks
 from nngk.data.table import quoted
 from nngk.errors import InputError
 from nngk.metrics import classification_scores, evaluate, has_pairs, open_set_scores, wilson_interval
@@ -46,7 +47,7 @@ def evaluate_model(
         data if isinstance(data, ImageTable) else read_for_model(model, data, data_dir, task, crop_boxes, allow_missing)
     )
     if split != "all":
-        table = table.where(split)
+        table = table.where(*(("test", "gallery") if split == "test" else (split,)))
         if not len(table):
             raise InputError(f"The data have no images in the split '{split}'.")
     labels = torch.as_tensor(table.labels)
@@ -69,7 +70,9 @@ def evaluate_model(
             scores |= unknown_scores(model, seen, probabilities.argmax(1) == labels, model.describe(unknown))
         if not has_pairs(labels):  # one image per class: nothing to retrieve
             return scores
-    return scores | evaluate(x, labels.to(x.device))
+    # Among all images everybody may answer; in the test part a gallery does, where there is one.
+    asking: dict[str, Any] = table.select(kept.numpy()).asking() if split == "test" else {}
+    return scores | evaluate(x, labels.to(x.device), ks=reported_ks(table.name), **asking)
 
 
 def _described(

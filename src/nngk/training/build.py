@@ -161,6 +161,8 @@ def is_sharded(settings: Settings, m: int, dim: int, device: torch.device, ranks
     s = settings
     if ranks.count == 1 or s.loss != "nngk" or s.bank == "replicated":
         return False
+    if s.floor:  # needs the whole bank
+        return False
     if s.bank == "sharded" or not s.n_neighbours:
         return s.bank == "sharded"
     row = 4 * dim + 8 * (s.n_neighbours + s.guaranteed) + 12  # a centre, a list, θ and its moments
@@ -224,8 +226,12 @@ def _kernel_objective(
 ) -> KernelObjective:
     s = settings
     sigma: float | Rule
+    course: Callable[[int], float] | None = None
     if isinstance(s.sigma, int | float):
         sigma = s.sigma
+        if s.sigma_end is not None:
+            steps = s.epochs * len(sampler(feed.train.labels, s.batch_size, s.seed, 0))
+            course = partial(_between, sigma, s.sigma_end, steps)
     elif s.sigma == "validation":
 
         def sigma(bank: CentreBank) -> float:
@@ -237,10 +243,21 @@ def _kernel_objective(
         sigma,
         learn_sigma=s.sigma == "learned",
         drop=s.drop_centres,
+        floor=s.floor,
+        course=course,
         sampler=sampler,
         weight_factor=s.weight_lr_factor,
         sigma_factor=s.sigma_lr_factor,
     )
+
+
+def _between(first: float, last: float, steps: int, step: int) -> float:
+    """Return the number that a step has on the straight way from the first to the last.
+
+    >>> [_between(10.0, 30.0, 4, step) for step in (0, 1, 4, 5)]
+    [10.0, 15.0, 30.0, 30.0]
+    """
+    return first + (last - first) * min(1.0, step / steps)
 
 
 def _other_objective(settings: Settings, bank: CentreBank, search: Choice, n_classes: int) -> Objective:

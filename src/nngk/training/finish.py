@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from nngk.data.datasets.by_name import reported_ks
 from nngk.errors import InputError
 from nngk.metrics import classification_scores, evaluate, has_pairs
 from nngk.model.features import Describer
@@ -17,6 +18,7 @@ from nngk.networks.embedding_layer.reduction import reduce_embedding, reduced
 from nngk.training.build import choose_search, new_bank, new_engine
 from nngk.training.feed import Features
 from nngk.training.run import Run
+from nngk.training.temperature import best_temperature, with_temperature
 from nngk.training.validation import classifier_sigma, comparable, drawn_score
 
 WHITENINGS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
@@ -56,7 +58,7 @@ def finish(run: Run, seconds: float, measured: Model | None = None) -> Model:
         class_names=table.class_names,
         sources=[str(path) for path in table.paths],
         n_neighbours=run.settings.n_neighbours or None,  # not the bank's, which has no more than it has centres
-        softmax=run.objective.layer() if run.settings.task == "classify" else None,
+        softmax=softmax_layer(run) if run.settings.task == "classify" else None,
         info=info,
         device=run.device,
     )
@@ -73,6 +75,19 @@ def finish(run: Run, seconds: float, measured: Model | None = None) -> Model:
     feed = run.feed
     model.info["measured"] = {"training": len(feed.train), "validation": len(feed.val), "test": len(feed.test)}
     return model
+
+
+def softmax_layer(run: Run) -> dict[str, Tensor] | None:
+    """Return the classifier that the loss trained, if it trained one, at the temperature that suits validation images.
+
+    That is for softmax what σ is for kernels: probabilities should be right for images that were not trained on.
+    """
+    layer, val = run.objective.layer(), run.feed.val
+    if layer is None or not len(val):
+        return layer
+    with torch.no_grad():
+        logits = run.objective.logits(run.embed(val))
+    return with_temperature(layer, best_temperature(logits, val.labels))
 
 
 def still_familiar(measured: Model, model: Model) -> Familiar:
@@ -158,7 +173,13 @@ def test_scores(run: Run, model: Model) -> dict[str, float]:
     """
     x = run.embed(run.feed.test)
     labels = run.feed.test.labels.to(x.device)
-    scores = evaluate(x, labels, seed=run.settings.seed, ranks=run.ranks) if has_pairs(labels) else {}
+    table = run.split.test
+    how: dict[str, Any] = {"ks": reported_ks(table.name), **table.asking()}
+    scores = evaluate(x, labels, seed=run.settings.seed, ranks=run.ranks, **how) if has_pairs(labels) else {}
+    if scores and run.settings.task == "metric" and not run.network.head.normalise:
+        # Others may scale what this loss left at any length: what they would find.
+        unit = evaluate(normalize(x), labels, nmi_seeds=0, ranks=run.ranks, **how)
+        scores |= {f"unit_{name}": value for name, value in unit.items()}
     if run.settings.task == "classify":
         scores = classification_scores(model.probabilities(x).to(x.device), labels) | scores
     return {key: round(float(value), 6) for key, value in scores.items()}

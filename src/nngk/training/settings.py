@@ -268,9 +268,18 @@ class Settings:
         1,
         KERNELS,
         "Give an example without a neighbour of its own class this many of its nearest such centres. "
-        "With 0 the example has no gradient, as in the paper.",
+        "With 0 the example has no gradient, as in the paper, unless there is a floor.",
         least=0,
         most=10_000,
+    )
+    floor: float = setting(
+        0.0,
+        KERNELS,
+        "Let every class without a neighbour count as much as this, before probabilities are normalised, so that an "
+        "example without a neighbour of its own class is pushed away from the others. "
+        "The authors' released code has 1e-10. It is computed without the fused kernels of a GPU.",
+        least=0,
+        below=1,
     )
     sigma: float | Literal["auto", "validation", "learned"] = setting(
         "auto",
@@ -279,6 +288,14 @@ class Settings:
         "(validation), or learned with the network (learned).",
         least=defaults.NARROWEST,
         most=defaults.WIDEST,
+    )
+    sigma_end: float | None = setting(
+        None,
+        KERNELS,
+        "Let a σ that is a number change to this one, evenly over all steps; 'none' leaves it as it is.",
+        least=defaults.NARROWEST,
+        most=defaults.WIDEST,
+        empty="none",
     )
     sigma_factor: float = setting(
         1.7,
@@ -468,6 +485,10 @@ class Settings:
         check_values(self)
         listed = not self.drop_centres or bool(self.n_neighbours)
         self._require(listed, "drop_centres", "0 without neighbour lists ('n_neighbours' is none)")
+        self._require(not self.floor or bool(self.n_neighbours), "floor", "0 without neighbour lists")
+        self._require(not self.floor or self.bank != "sharded", "floor", "0 with a sharded bank")
+        given = self.sigma_end is None or isinstance(self.sigma, int | float)
+        self._require(given, "sigma_end", "none unless 'sigma' is a number")
         layer = "where there is no embedding layer ('dim' is none)"
         self._require(bool(self.dim) or not self.whiten, "whiten", f"0 {layer}")
         self._require(not self.wide or bool(self.dim), "wide", f"auto {layer}")

@@ -84,7 +84,7 @@ def tuned_rate(run: Run, train_epoch: TrainEpoch, stopping: Callable[[], bool], 
     return best.lr
 
 
-def next_rate(tried: Sequence[Tried], rates: Sequence[float], usual: float) -> float | None:
+def next_rate(tried: Sequence[Tried], rates: Sequence[float], usual: float, widen: int | None = None) -> float | None:
     """Return the rate to try next: the list first, then beyond its end as long as the best one lies there.
 
     >>> next_rate([Tried(1e-4, [0.5])], (1e-4, 2e-4), 1e-4)
@@ -93,6 +93,7 @@ def next_rate(tried: Sequence[Tried], rates: Sequence[float], usual: float) -> f
     0.0004
     >>> next_rate([Tried(1.0, [0.5]), Tried(2.0, [0.6]), Tried(4.0, [0.4])], (1.0, 2.0), 1.0)
     """
+    widen = WIDEN if widen is None else widen
     done = sorted(tried, key=lambda one: one.lr)
     for rate in rates:
         if rate not in [one.lr for one in done]:
@@ -100,9 +101,9 @@ def next_rate(tried: Sequence[Tried], rates: Sequence[float], usual: float) -> f
     if len(done) < 2:
         return None
     best = best_of(tried, usual)
-    if best == done[-1] and best.score > done[-2].score and sum(one.lr > max(rates) for one in done) < WIDEN:
+    if best == done[-1] and best.score > done[-2].score and sum(one.lr > max(rates) for one in done) < widen:
         return float(f"{best.lr * best.lr / done[-2].lr:.3g}")
-    if best == done[0] and best.score > done[1].score and sum(one.lr < min(rates) for one in done) < WIDEN:
+    if best == done[0] and best.score > done[1].score and sum(one.lr < min(rates) for one in done) < widen:
         return float(f"{best.lr * best.lr / done[1].lr:.3g}")
     return None
 

@@ -1,4 +1,4 @@
-"""The four datasets in their official layouts, written by the tests."""
+"""The published datasets in their official layouts, written by the tests."""
 
 from collections import Counter
 from pathlib import Path
@@ -233,7 +233,7 @@ def test_flowers_layout(tmp_path: Path) -> None:
 def test_names_and_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NNGK_DATA", raising=False)
     monkeypatch.chdir(tmp_path)
-    assert list(DATASETS) == ["cub200", "cars196", "flowers102", "leafsnap"]
+    assert list(DATASETS) == ["cub200", "cars196", "flowers102", "leafsnap", "inshop", "sop", "inat2018"]
     with pytest.raises(InputError, match=r"Where is the dataset cub200\?.*--data-dir"):
         read_images("cub200")
     with pytest.raises(InputError, match="There is no folder"):

@@ -16,6 +16,7 @@ from nngk.experiments.paper import run_experiments
 from nngk.experiments.paper.contents import EXPERIMENTS
 from nngk.experiments.paper.quick import quick_table, shrink
 from nngk.experiments.paper.train_and_test import examples_of
+from nngk.experiments.paper.zero_shot import RIVALS
 from nngk.experiments.record import read_rows, runs
 from nngk.training import loop
 
@@ -40,9 +41,12 @@ assert len(rows) == 6 and not any(row["error"] for row in rows), rows
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
-    """All experiments, one seed, our recipe."""
+    """All experiments, one seed, our recipe; of the losses that Figure 2 compares with, two points."""
     home = tmp_path_factory.mktemp("paper")
-    rows = run_experiments("all", quick=True, seeds=1, preset="best", results=home / "results", work=home / "work")
+    options = {"quick": True, "seeds": 1, "preset": "best", "results": home / "results", "work": home / "work"}
+    rows = run_experiments([name for name in NAMES if name != "dimensions"], **options)
+    rows += run_experiments("dimensions", only={"loss": ["nngk"]}, **options)
+    rows += run_experiments("dimensions", only={"loss": RIVALS, "dim": ["64"], "dataset": ["cars196"]}, **options)
     return home, rows
 
 
@@ -56,7 +60,8 @@ def test_every_experiment_runs_and_writes_its_rows(ran):
     assert not [row["error"] for row in rows if row["error"]]
     for experiment in EXPERIMENTS:
         found = read_rows(home / "results" / f"{experiment.name}.csv")
-        assert len(found) == len(experiment.trials("best"))
+        made = [t for t in experiment.trials("best") if t.settings.loss not in RIVALS]
+        assert len(found) == len(made) + (2 if experiment.name == "dimensions" else 0)
         metric = experiment.view.metrics[0] if experiment.view.kind != "distances" else "accuracy"
         assert all(0 <= float(row[metric]) <= 1 and float(row["seconds"]) > 0 for row in found)
         assert all(row["commit"] and row["command"].startswith("nngk paper run") and row["machine"] for row in found)
@@ -92,9 +97,13 @@ def test_what_is_done_is_not_done_again(ran, monkeypatch):
     home, _ = ran
     before = (home / "results" / "fine-grained.csv").read_bytes()
     monkeypatch.setattr(runs, "train", lambda *a, **k: pytest.fail("trained again"))
-    rows = again(home, ["fine-grained", "dimensions", "embedding"], seeds=1, preset="best")
+    rows = again(home, ["fine-grained", "embedding"], seeds=1, preset="best")
+    rows += again(home, "dimensions", seeds=1, preset="best", only={"loss": ["nngk"]})
     assert (home / "results" / "fine-grained.csv").read_bytes() == before
-    assert len(rows) == 9 + 10 + 2
+    assert len(rows) == 12 + 10 + 2
+    rivals = [row for row in read_rows(home / "results" / "dimensions.csv") if row["loss"] in RIVALS]
+    assert [row["loss"] for row in rivals] == list(RIVALS)
+    assert all(float(row["lr"]) in (1e-3, 3e-3) and row["dim"] == "2" and not row["wide_run"] for row in rivals)
 
 
 @pytest.mark.thorough

@@ -1,16 +1,17 @@
-"""The paper's datasets by name."""
+"""Published datasets by name."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from nngk.data.datasets import cars, cub, flowers, leafsnap
+from nngk.data.datasets import cars, cub, flowers, inaturalist, inshop, leafsnap, online_products
 from nngk.data.datasets.official import Dataset, locate, read_official
 from nngk.data.table import ImageTable
 from nngk.errors import InputError
 
-DATASETS: dict[str, Dataset] = {module.DATASET.name: module.DATASET for module in (cub, cars, flowers, leafsnap)}
+_MODULES = (cub, cars, flowers, leafsnap, inshop, online_products, inaturalist)
+DATASETS: dict[str, Dataset] = {module.DATASET.name: module.DATASET for module in _MODULES}
 
 
 def require_name(name: str) -> Dataset:
@@ -39,6 +40,15 @@ def read_named(
             f"Fetch it with: nngk data download {name} {folder}"
         )
     return read_official(dataset, root, task=task, seed=seed, allow_missing=allow_missing, crop_boxes=crop_boxes)
+
+
+def reported_ks(name: str) -> tuple[int, ...]:
+    """Return the K of Recall@K that are usual for the dataset of a name, or for any images.
+
+    >>> reported_ks("sop"), reported_ks("my photos")
+    ((1, 10, 100, 1000), (1, 2, 4, 8))
+    """
+    return DATASETS[name].ks if name in DATASETS else (1, 2, 4, 8)
 
 
 def recognise(folder: Path) -> Dataset | None:

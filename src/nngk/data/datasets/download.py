@@ -1,4 +1,4 @@
-"""Fetch the paper's datasets from where their authors published them."""
+"""Fetch published datasets from where their authors published them."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ class Publication:
     folder: str = ""  # the files go into this folder; empty: they bring their own
     gone: str = ""  # why there is no official address any more
     mirrors: str = ""
+    layout: str = ""  # what to unpack, where nothing is fetched
 
 
 _FLOWERS = "https://www.robots.ox.ac.uk/~vgg/data/flowers/102"
@@ -72,6 +73,31 @@ PUBLICATIONS: dict[str, Publication] = {
         mirrors="kaggle.com/datasets/rickyyyyyyy/torchvision-stanford-cars (the official layout) or "
         "kaggle.com/datasets/jessicali9530/stanford-cars-dataset, with the devkit and cars_test_annos_withlabels.mat "
         "as told in github.com/pytorch/vision/issues/7545",
+        layout="cars_train/, cars_test/, devkit/ and cars_test_annos_withlabels.mat",
+    ),
+    "inshop": Publication(
+        files=(),
+        licence="In-Shop Clothes Retrieval (DeepFashion, The Chinese University of Hong Kong): for non-commercial "
+        "research, under an agreement. Cite Liu et al., CVPR 2016.",
+        gone="In-Shop Clothes Retrieval is given to those who sign its agreement "
+        "(mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html), so that it cannot be fetched here",
+        layout="Eval/list_eval_partition.txt and img/ (or Img/img/)",
+    ),
+    "sop": Publication(
+        files=(),
+        licence="Stanford Online Products: for research; the photographs belong to their sellers. Cite Song et al., "
+        "CVPR 2016.",
+        gone="Stanford Online Products is not fetched here: its authors tell where it is at "
+        "github.com/rksltnl/Deep-Metric-Learning-CVPR16",
+        layout="Stanford_Online_Products/ with Ebay_train.txt, Ebay_test.txt and a folder for each kind of product",
+    ),
+    "inat2018": Publication(
+        files=(),
+        licence="iNaturalist 2018: for non-commercial research and education; the photographs belong to their "
+        "photographers. Cite Van Horn et al., CVPR 2018.",
+        gone="iNaturalist 2018 takes 120 GB and is not fetched here: see github.com/visipedia/inat_comp, and for the "
+        "split by species github.com/Andrew-Brown1/Smooth_AP",
+        layout="train_val2018/, train2018.json, val2018.json and Inat_dataset_splits/",
     ),
 }
 
@@ -90,8 +116,8 @@ def download(
 
     >>> download("mnist", "data")
     Traceback (most recent call last):
-    nngk.errors.InputError: There is no dataset 'mnist': the names are cub200, cars196, flowers102, leafsnap.
-    """
+    nngk.errors.InputError: There is no dataset 'mnist': the names are cub200, cars196, flowers102, leafsnap, inshop, sop, inat2018.
+    """  # noqa: E501
     dataset, folder = require_name(name), Path(folder)
     say = say or (lambda sentence: None)
     here = locate(dataset, folder) if folder.is_dir() else None
@@ -101,9 +127,10 @@ def download(
     publication = PUBLICATIONS[name]
     say(publication.licence)
     if publication.gone:
+        mirrors = f" People use the mirrors {publication.mirrors}." if publication.mirrors else ""
         raise InputError(
-            f"{publication.gone}. People use the mirrors {publication.mirrors}. Unpack one into {folder} as "
-            "cars_train/, cars_test/, devkit/ and cars_test_annos_withlabels.mat, then look with: nngk data check"
+            f"{publication.gone}.{mirrors} Unpack it into {folder} as {publication.layout}, then look with: "
+            f"nngk data check {folder}"
         )
     place = folder / publication.folder
     for file in publication.files:

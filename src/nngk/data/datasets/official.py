@@ -11,7 +11,7 @@ import numpy as np
 
 from nngk.data.folder import is_image, subfolders
 from nngk.data.splits import stratified
-from nngk.data.table import ImageTable, quoted
+from nngk.data.table import SPLITS, ImageTable, quoted
 from nngk.errors import InputError
 
 
@@ -24,6 +24,7 @@ class ListedImages:
     class_names: list[str]
     splits: list[str] | None = None  # the official ones
     boxes: np.ndarray | None = None  # (n, 4) x1, y1, x2, y2
+    unseen: list[str] | None = None  # the official splits by class, for the task 'metric'
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,9 @@ class Dataset:
     shares: tuple[float, float, float] | None = None  # train, val, test where there is no official split
     validation: float = 0.0  # the paper's share of the official training part
     crop: bool = False  # the paper classifies what is inside the boxes
+    unseen: Mapping[str, int] | None = None  # images in each part of the official split by class, where there is one
+    lists: str = ""  # where that split comes from, if not with the images
+    ks: tuple[int, ...] = (1, 2, 4, 8)  # the K of Recall@K that the field reports
 
 
 def locate(dataset: Dataset, folder: Path) -> Path | None:
@@ -87,7 +91,11 @@ def read_official(
 
 
 def task_splits(dataset: Dataset, listed: ListedImages, task: str, seed: int) -> list[str]:
-    """Return each image's split: by halves of the classes for 'metric', official with validation for 'classify'."""
+    """Return each image's split: by classes for 'metric', official with validation for 'classify'."""
+    if task == "metric" and dataset.unseen is not None:
+        if listed.unseen is None:
+            raise InputError(f"{dataset.title} needs its split by class for the task 'metric': put {dataset.lists}.")
+        return listed.unseen
     if task == "metric":
         half = len(listed.class_names) // 2
         return ["train" if label < half else "test" for label in listed.labels]
@@ -149,18 +157,19 @@ def shortfalls(dataset: Dataset, listed: ListedImages, there: np.ndarray) -> lis
 
 
 def _by_split(listed: ListedImages, rows: Sequence[int]) -> str:
-    if listed.splits is None:
+    splits = listed.splits or listed.unseen
+    if splits is None:
         return ""
-    counts = {name: sum(listed.splits[i] == name for i in rows) for name in ("train", "val", "test")}
+    counts = {name: sum(splits[i] == name for i in rows) for name in SPLITS}
     return f" ({', '.join(f'{count:,} {name}' for name, count in counts.items() if count)})"
 
 
 def _odd_sizes(dataset: Dataset, listed: ListedImages) -> list[str]:
     """Return how lists of the right length are divided differently from the published ones."""
     faults = []
-    if dataset.official is not None and listed.splits is not None:
-        for name, expected in dataset.official.items():
-            count = listed.splits.count(name)
+    for official, splits in ((dataset.official, listed.splits), (dataset.unseen, listed.unseen)):
+        for name, expected in (official or {}).items():
+            count = expected if splits is None else splits.count(name)
             if count != expected:
                 faults.append(f"the official {name} part has {count:,} images instead of {expected:,}")
     if dataset.metric is not None:

@@ -34,7 +34,7 @@ FREE = ("loss", "seed", "lr", *OF_THE_MACHINE)
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
     """What all runs of a comparison have in common."""
 
     table: ImageTable  # with its split settled
@@ -64,7 +64,7 @@ def compare(
     settings = settings or preset_settings(None, {"task": "metric"}, gpu=gpu)
     numbers = list(range(settings.seed, settings.seed + seeds)) if isinstance(seeds, int) else list(seeds)
     out = Path(out)
-    plan = _prepare(data, list(losses), settings, numbers, out)
+    plan = prepare(data, list(losses), settings, numbers, out)
     rows: list[dict[str, Any]] = []
     done = 0
     for seed in numbers:  # seed by seed, so that an interrupted comparison has whole ones
@@ -87,7 +87,7 @@ def _finished(out: Path, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]
     return list(others.values())
 
 
-def _prepare(data: Any, losses: list[str], settings: Settings, seeds: list[int], out: Path) -> _Plan:
+def prepare(data: Any, losses: list[str], settings: Settings, seeds: list[int], out: Path) -> Plan:
     """Check everything that can be checked before hours of training, and settle what all runs share."""
     if not losses or not seeds or len(set(losses)) < len(losses) or len(set(seeds)) < len(seeds):
         raise InputError(f"A comparison needs losses and seeds, each once; got {losses} and {seeds}.")
@@ -105,7 +105,7 @@ def _prepare(data: Any, losses: list[str], settings: Settings, seeds: list[int],
     lr = settings.lr or usual_rate(settings, frozen)
     settings = replace(settings, cache=settings.cache or str(out / "images"), freeze=frozen, lr=lr, hold_out=True)
     _same_comparison(out, settings, table)
-    return _Plan(table, settings, out)
+    return Plan(table, settings, out)
 
 
 def settle_split(table: ImageTable, settings: Settings) -> ImageTable:
@@ -114,7 +114,9 @@ def settle_split(table: ImageTable, settings: Settings) -> ImageTable:
     part_of = {path: name for name, part in zip(parts._fields, parts) for path in part.paths}
     used = np.array([path in part_of for path in table.paths])
     table = table.select(used)
-    return replace(table, splits=[part_of[path] for path in table.paths])
+    given = table.splits or [""] * len(table)
+    splits = ["gallery" if old == "gallery" else part_of[path] for old, path in zip(given, table.paths)]
+    return replace(table, splits=splits)
 
 
 def _check_loss(loss: str, table: ImageTable, settings: Settings) -> None:
@@ -154,7 +156,7 @@ def _same_comparison(out: Path, settings: Settings, table: ImageTable) -> None:
         write_json(path, record)
 
 
-def _run(plan: _Plan, loss: str, seed: int, lr: float) -> dict[str, Any]:
+def _run(plan: Plan, loss: str, seed: int, lr: float) -> dict[str, Any]:
     """Return the row of one run, of which a failed one says why it failed."""
     settings = replace(plan.settings, loss=loss, seed=seed, lr=lr)
     facts = {"loss": loss, "seed": seed, "lr": lr, "data": plan.table.name}
@@ -162,11 +164,11 @@ def _run(plan: _Plan, loss: str, seed: int, lr: float) -> dict[str, Any]:
     return facts | attempt(lambda: finished_run(_folder(plan, "runs", settings), plan.table, settings, facts))
 
 
-def _folder(plan: _Plan, kind: str, settings: Settings) -> Path:
+def _folder(plan: Plan, kind: str, settings: Settings) -> Path:
     return plan.out / kind / f"{settings.loss}-lr{settings.lr:g}-seed{settings.seed}"
 
 
-def _best_rate(plan: _Plan, loss: str, seed: int, rates: Sequence[float]) -> float:
+def _best_rate(plan: Plan, loss: str, seed: int, rates: Sequence[float]) -> float:
     """Return the learning rate with the best validation score, from runs that never see the test part."""
     settings = replace(plan.settings, loss=loss, seed=seed)
     best, _ = choose_rate(plan.table, settings, rates, lambda lr: _folder(plan, "tuning", replace(settings, lr=lr)))

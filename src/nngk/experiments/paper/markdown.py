@@ -10,7 +10,8 @@ def to_markdown(sections: list[Section], figures: str) -> str:
         "# The paper's experiments",
         "",
         "Figures in per cent, mean ± standard deviation over seeds, with the difference from the published figure in "
-        "brackets. Every figure is read from `results/`; the recipes are explained in `docs/recipe.md`.",
+        "brackets. Every figure is read from `results/`; the recipes are explained in `docs/recipe.md`. Photos are "
+        "squashed into squares, as in the paper. A commit with `+changes` had changes that were not committed.",
         "",
         "| experiment | paper | runs | hours | best |",
         "|---|---|---|---|---|",

@@ -182,6 +182,7 @@ class Runner:
         s, t = plan.settings, plan.trial
         words = ["nngk", "paper", "run", plan.experiment.name, "--preset", plan.preset, "--seeds", str(seed + 1)]
         words += [*self.options, *(["--quick"] if self.sources.quick else [])]
+        words += ["--allow-missing"] if self.sources.allow_missing else []
         return {
             "experiment": plan.experiment.name,
             "preset": plan.preset,

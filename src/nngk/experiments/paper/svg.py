@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = {"paper": "#2f6db3", "best": "#c2492f", "frozen": "#3f8f5f", "published": "#77808c"}
+STYLES = {"softmax": ("--", "s"), "triplet-semihard": ("-.", "^"), "lifted-structure": ("--", "v")}
 ALL = 24  # the place of 'all images' on the axis of images per class: the mean of the birds' training part
 
 
@@ -60,8 +61,8 @@ def _line(axis: "Axes", groups: list[Group], metric: str, x: str) -> None:
         yerr=[100 * (s.deviation or 0) for s in scores if s],
         label=label,
         color=COLOURS[first.preset],
-        linestyle="--" if first.loss == "softmax" else "-",
-        marker="s" if first.loss == "softmax" else "o",
+        linestyle=STYLES.get(first.loss, ("-", "o"))[0],
+        marker=STYLES.get(first.loss, ("-", "o"))[1],
         markersize=4,
         linewidth=1.6,
         capsize=2.5,

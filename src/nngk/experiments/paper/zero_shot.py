@@ -1,11 +1,14 @@
 """Tables 1 and 2 and the figures of embedding size: retrieval among classes that were not trained."""
 
+from dataclasses import replace
 from functools import partial
 
 from nngk.experiments.paper.trial import Experiment, Trial, View
 from nngk.training.presets import metric_settings
 
 SIZES = (64, 128, 256, 512, 1024)
+RIVALS = ("triplet-semihard", "lifted-structure")
+RIVAL_RATES = (1e-5, 2e-5, 4e-5, 1e-4, 2e-4)
 METRICS = ("recall@1", "recall@2", "recall@4", "recall@8", "nmi", "map@r")
 
 
@@ -16,6 +19,27 @@ def metric_trials(datasets: tuple[str, ...], preset: str, network: str) -> list[
         for dataset in datasets
         for dim in SIZES
     ]
+
+
+def _dimensions(preset: str, network: str) -> list[Trial]:
+    """Return the trials of both datasets, and for our recipe those of the losses that the figure compares with.
+
+    Each of them is trained at its own size, and chooses its rate and its epochs on held-out classes.
+    """
+    trials = metric_trials(("cub200", "cars196"), preset, network)
+    if preset != "best":  # the text says nothing of their settings
+        return trials
+    rivals = [
+        replace(
+            trial,
+            settings=replace(trial.settings, loss=loss, wide=None, whiten=0.0),
+            rates=RIVAL_RATES,
+            settled=False,
+        )
+        for loss in RIVALS
+        for trial in trials
+    ]
+    return trials + rivals
 
 
 CARS = Experiment(
@@ -41,7 +65,7 @@ DIMENSIONS = Experiment(
     "Embedding size",
     "Figure 2",
     "In the paper, more dimensions make retrieval and clustering better; for triplet losses they do not.",
-    partial(metric_trials, ("cub200", "cars196")),
+    _dimensions,
     View("curves", ("nmi", "recall@1", "recall@8"), "dim", "dimensions", ("birds-metric", "cars-metric")),
     "googlenet",
 )

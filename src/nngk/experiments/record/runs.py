@@ -90,7 +90,7 @@ def choose_rate(
 def without_test(table: ImageTable) -> ImageTable:
     """Return a table as someone sees it who chooses: without its test images."""
     assert table.splits is not None
-    return table.select(np.array([part != "test" for part in table.splits]))
+    return table.select(np.array([part not in ("test", "gallery") for part in table.splits]))
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
