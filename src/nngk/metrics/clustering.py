@@ -11,7 +11,7 @@ from nngk.errors import InputError
 from nngk.metrics.inputs import TILE, class_numbers, matrix, numbers
 from nngk.ranks import ALONE, Ranks
 
-SEEDING = 3 * 10**7  # points × seeds from which on seeds are drawn among a sample
+SEEDING = 15 * 10**6  # points × seeds from which on seeds are drawn among a sample
 LEAST_PER_SEED = 10  # points of that sample
 
 
@@ -155,16 +155,16 @@ def _reassigned(x: Tensor, centres: Tensor, moved: Tensor, clusters: Tensor, sco
     """Return the nearest centre of every point and its score, |c|² - 2xc, given those before some centres moved."""
     norms, which = centres.square().sum(1), moved.nonzero().flatten()
     clusters, scores = clusters.clone(), scores.clone()
+    many = 2 * len(which) > len(centres)
     for rows in torch.arange(len(x), device=x.device).split(_rows_at_once(centres)):
-        left = moved[clusters[rows]]  # by their own centre
-        some = rows[left]
-        if len(some):
-            scores[some], clusters[some] = torch.addmm(norms, x[some], centres.T, alpha=-2).min(1)
-        some = rows[~left]
-        if len(some) and len(which):
-            found, place = torch.addmm(norms[which], x[some], centres[which].T, alpha=-2).min(1)
-            nearer = found < scores[some]
-            scores[some[nearer]], clusters[some[nearer]] = found[nearer], which[place[nearer]]
+        part, own, score = (each[rows[0] : rows[-1] + 1] for each in (x, clusters, scores))  # views
+        left = moved[own]  # by their own centre
+        if not many and len(which):
+            found, place = torch.addmm(norms[which], part, centres[which].T, alpha=-2).min(1)
+            nearer = ~left & (found < score)
+            score[nearer], own[nearer] = found[nearer], which[place[nearer]]
+        some: Tensor | slice = slice(None) if many else left.nonzero().flatten()
+        score[some], own[some] = torch.addmm(norms, part[some], centres.T, alpha=-2).min(1)
     return clusters, scores
 
 

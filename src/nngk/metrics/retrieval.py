@@ -15,7 +15,7 @@ from nngk.errors import InputError
 from nngk.metrics.inputs import TILE, class_numbers, matrix, numbers
 from nngk.ranks import ALONE, Ranks
 
-LEAST_ROWS = 64  # that ask at a time: fewer would wait for the points to come from memory
+COLUMNS = 1 << 14  # points that are asked at a time: of more, a product with few queries waits for memory
 
 
 def retrieval_scores(
@@ -109,14 +109,32 @@ def _rankings(x: Tensor, depth: int, asking: Tensor) -> Iterator[tuple[Tensor, T
     """Yield blocks of queries (rows,) and the indices of their ``depth`` nearest others (rows, depth)."""
     x = x - x.mean(0)  # near the origin the rounding of |c|² - 2xc is least
     norms = x.square().sum(1)
-    for rows in asking.split(max(LEAST_ROWS, TILE // len(x))):
-        if not len(rows):
-            continue
-        # Half-precision products would reorder neighbours, so the caller's autocast stays outside.
-        with torch.autocast(x.device.type, enabled=False):
-            scores = torch.addmm(norms, x[rows], x.T, alpha=-2)
-        scores.scatter_(1, rows[:, None], torch.inf)
-        yield rows, scores.topk(depth, largest=False).indices
+    for rows in asking.split(max(1, TILE // min(len(x), COLUMNS))):
+        if len(rows):
+            # Half-precision products would reorder neighbours, so the caller's autocast stays outside.
+            with torch.autocast(x.device.type, enabled=False):
+                nearest = _nearest(x, norms, rows, depth)
+            yield rows, nearest
+
+
+def _nearest(x: Tensor, norms: Tensor, rows: Tensor, depth: int) -> Tensor:
+    """Return the indices (rows, depth) of the points nearest to some of them, from one tile of points after another."""
+    asking, best = x[rows], None
+    for start in range(0, len(x), COLUMNS):
+        tile = torch.addmm(norms[start : start + COLUMNS], asking, x[start : start + COLUMNS].T, alpha=-2)
+        here = ((rows >= start) & (rows < start + COLUMNS)).nonzero().flatten()
+        tile[here, rows[here] - start] = torch.inf
+        # In order only where it ends: what one tile finds is sorted with what the next one does.
+        last = start + COLUMNS >= len(x)
+        scores, places = tile.topk(min(depth, tile.shape[1]), largest=False, sorted=last and best is None)
+        places = places + start
+        if best is not None:
+            scores, places = torch.cat([best[0], scores], 1), torch.cat([best[1], places], 1)
+            scores, order = scores.topk(min(depth, scores.shape[1]), largest=False, sorted=last)
+            places = places.gather(1, order)
+        best = scores, places
+    assert best is not None
+    return best[1]
 
 
 def _sums(hits: Tensor, relevant: Tensor, ks: Sequence[int]) -> Tensor:
