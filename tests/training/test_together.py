@@ -73,7 +73,10 @@ def compare(count, photos, tmp_path, **changes):
 def test_a_process_that_is_alone_talks_to_nobody(photos, tmp_path, monkeypatch):
     """What one process does is what it did before there could be several: it sends nothing and wraps nothing."""
     monkeypatch.setattr("nngk.ranks.dist", None)
-    monkeypatch.setattr("nngk.training.distributed.DistributedDataParallel", None)
+    for name in ("DistributedDataParallel", "dist", "rendezvous"):
+        monkeypatch.setattr(f"nngk.training.distributed.{name}", None)
+    for name, value in {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"}.items():  # as torchrun starts one rank
+        monkeypatch.setenv(name, value)
     table = read_images(photos)
     run = make_run(table, tmp_path / "run", **BASE | {"bank": "sharded"})
     assert run.stepping is run.trainee and not run.bank.partial and run.ranks is ALONE
