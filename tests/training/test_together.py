@@ -55,9 +55,7 @@ def require_equal(found, alone):
     for name, expected in alone.items():
         assert len(found[name]) == len(expected), name
         for one, other in zip(found[name], expected):
-            # Validation finds a σ for its loss to a thousandth; rounding decides which.
-            atol = 1e-3 if name == "scores" else 1e-5
-            np.testing.assert_allclose(one, other, rtol=0, atol=atol, err_msg=name)
+            np.testing.assert_allclose(one, other, rtol=0, atol=1e-5, err_msg=name)
 
 
 def compare(count, photos, tmp_path, **changes):

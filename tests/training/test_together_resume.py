@@ -33,7 +33,7 @@ def require_same_model(out, expected):
     found = tensors_of(out)
     assert found.keys() == expected.keys()
     for name, tensor in found.items():
-        np.testing.assert_allclose(tensor, expected[name], rtol=1e-3, atol=1e-4, err_msg=name)
+        np.testing.assert_allclose(tensor, expected[name], rtol=1e-5, atol=1e-5, err_msg=name)
 
 
 @pytest.fixture(scope="module")

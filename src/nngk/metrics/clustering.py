@@ -11,7 +11,7 @@ from nngk.errors import InputError
 from nngk.metrics.inputs import TILE, class_numbers, matrix, numbers
 from nngk.ranks import ALONE, Ranks
 
-SEEDING = 15 * 10**6  # points × seeds from which on seeds are drawn among a sample
+SEEDING = 10**7  # points × seeds from which on seeds are drawn among a sample
 LEAST_PER_SEED = 10  # points of that sample
 
 

@@ -15,7 +15,7 @@ from nngk.errors import InputError
 from nngk.metrics.inputs import TILE, class_numbers, matrix, numbers
 from nngk.ranks import ALONE, Ranks
 
-COLUMNS = 1 << 14  # points that are asked at a time: of more, a product with few queries waits for memory
+COLUMNS = 1 << 16  # points that are asked at a time: with more, fewer can ask, and wait for the points from memory
 
 
 def retrieval_scores(
@@ -109,7 +109,7 @@ def _rankings(x: Tensor, depth: int, asking: Tensor) -> Iterator[tuple[Tensor, T
     """Yield blocks of queries (rows,) and the indices of their ``depth`` nearest others (rows, depth)."""
     x = x - x.mean(0)  # near the origin the rounding of |c|² - 2xc is least
     norms = x.square().sum(1)
-    for rows in asking.split(max(1, TILE // min(len(x), COLUMNS))):
+    for rows in asking.split(max(1, 4 * TILE // min(len(x), COLUMNS))):
         if len(rows):
             # Half-precision products would reorder neighbours, so the caller's autocast stays outside.
             with torch.autocast(x.device.type, enabled=False):
