@@ -47,7 +47,7 @@ def trained(photos, folder, values):
             grads = {id(p): p.grad for group in groups for p in group["params"] if p.grad is not None}
             if run.bank.partial and id(theta) in grads:
                 grads[id(theta)] = ranks.gather(theta.grad, len(run.bank))
-            seen["gradients"].append(np.concatenate([g.flatten().numpy() for g in grads.values()]))
+            seen["gradients"].append(np.concatenate([in_full(g).flatten().numpy() for g in grads.values()]))
             return loss
 
         done, refresh._Pending.done = refresh._Pending.done, lambda pending: pending._thread.join() is None
@@ -69,8 +69,25 @@ def trained(photos, folder, values):
         test = run.feed.test
         seen["metrics"] = list(evaluate(run.embed(test), test.labels, ks=(1, 2), nmi_seeds=3, ranks=ranks).values())
         if settings.optimiser == "sgd":  # AdamW makes much of what rounding leaves of a gradient of zero
-            seen["weights"] = [np.concatenate([p.detach().flatten().numpy() for p in run.network.parameters()])]
+            weights = [in_full(p.detach()).flatten().numpy() for p in run.network.parameters()]
+            seen["weights"] = [np.concatenate(weights)]
+        if ranks.count > 1 and settings.shard_network:
+            assert_shared_out(run, ranks)
         return seen
+
+
+def in_full(tensor):
+    """Return all of a tensor of which each rank may hold some rows."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def assert_shared_out(run, ranks):
+    """Every rank holds its rows of each parameter, and moments of those rows alone."""
+    for parameter in run.network.parameters():
+        span = ranks.span(len(parameter))
+        assert len(parameter.to_local()) == span.stop - span.start
+        for value in run.optimiser.state[parameter].values():
+            assert value.ndim == 0 or len(value.to_local()) == span.stop - span.start
 
 
 def model_of(photos, out, values, resume=False):
