@@ -36,7 +36,7 @@ VARIANTS = {
     "sharded, frozen, sigma by validation": {"bank": "sharded", "freeze": True, "sigma": "validation", "lr": 1e-2},
     "refreshed in the background": {"background": True, "update_interval": "1 steps", "sigma": "learned"},
     "sharded, refreshed in the background": {"bank": "sharded", "background": True, "update_interval": "1 steps"},
-    "network shared out": {"shard_network": True, "sigma": "learned"},
+    "network shared out": {"shard_network": True, "sigma": "learned", "embedding_start": "discriminant"},
     "network and bank shared out, clipped": {"shard_network": True, "bank": "sharded", "clip": 0.5},
     "frozen": {"freeze": True, "lr": 1e-2},
     "a batch smaller than the ranks": {"batch_size": 2},

@@ -456,6 +456,7 @@ class Settings:
         "Share out the network's weights, their gradients and the optimiser's moments over the processes (FSDP), "
         "instead of a copy in each. With 'auto' where copies would take more than half of a process's memory. "
         "It makes no difference to one process.",
+        empty="auto",
     )
     resident_gib: float = setting(
         16.0,

@@ -108,7 +108,7 @@ def by_rows(tensor: Tensor) -> "TypeGuard[DTensor]":
 
 def local(tensor: Tensor) -> Tensor:
     """Return what this rank holds of a tensor: its rows, or all of it."""
-    return tensor.detach().to_local() if by_rows(tensor) else tensor
+    return tensor.to_local().detach() if by_rows(tensor) else tensor
 
 
 def own_rows(tensor: Tensor, like: "DTensor") -> Tensor:
