@@ -1,4 +1,4 @@
-"""When a network is shared out over the ranks; test_together.py and test_together_resume.py show that it learns alike."""
+"""When a network is shared out over the ranks; that it learns alike is shown in test_together.py and its neighbour."""
 
 import pytest
 import torch
