@@ -6,6 +6,7 @@ from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import torch
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from nngk.bank import refresh
 from nngk.bank.ailments import ailment
@@ -20,7 +21,7 @@ from nngk.ranks import speaks
 from nngk.search import create_engine
 from nngk.training import loop
 from nngk.training.build import build_run
-from nngk.training.distributed import joined_ranks
+from nngk.training.distributed import distributed, join, joined_ranks, share_of
 from nngk.training.settings import Settings
 from nngk.training.validation import validate
 
@@ -156,6 +157,34 @@ def sharded_facts(m, dim, k, guaranteed, engine=""):
                 by_x, by_theta = ranks.sum(by_x), ranks.gather(by_theta, m)
             found.append([t.detach().numpy() for t in (loss, learns, by_x, by_theta, sigma.grad)])
         return facts | {"loss": found, "sent": sent, "batch": batch.tolist()}
+
+
+def replicated_bytes(m, dim, k, guaranteed, batch):
+    """Return the bytes that a rank sends for a step and a refresh of a whole bank, and the size of the network."""
+    sent, x = {}, torch.randn(m, dim, generator=torch.Generator().manual_seed(0))
+    with joined_ranks("cpu") as ranks:
+
+        def counted(name, work):
+            ranks.traffic.sent.clear()
+            found = work()
+            sent[name] = dict(ranks.traffic.sent)
+            return found
+
+        bank = CentreBank(torch.arange(m) % 4, dim, k, guaranteed)
+        counted("centres", lambda: ranks.gather(x[ranks.span(m)], m))
+        counted("lists", lambda: bank.lists(x, None, ranks))
+        network, reduced = torch.nn.Linear(dim, dim), []
+        stepping = distributed(network, ranks)
+
+        def hook(group, bucket):
+            reduced.append(bucket.buffer().nbytes)
+            return default_hooks.allreduce_hook(group, bucket)
+
+        stepping.register_comm_hook(None, hook)
+        share = share_of(torch.arange(batch), ranks)
+        joined = counted("embeddings", lambda: join(stepping(x[share]), batch, ranks))
+        counted("backward", lambda: joined.sum().backward())
+        return sent | {"gradients": sum(reduced), "network": sum(p.nbytes for p in network.parameters())}
 
 
 def graph_lists(sizes, dim, k):
