@@ -1,4 +1,6 @@
-"""When a network is shared out over the ranks; that it learns alike is shown in test_together.py and its neighbour."""
+"""When a network or a bank is shared out over the ranks; that it learns alike is shown in test_together.py."""
+
+from dataclasses import replace
 
 import pytest
 import torch
@@ -6,7 +8,7 @@ from torch import nn
 
 from nngk.errors import InputError
 from nngk.ranks import ALONE, Ranks
-from nngk.training import sharded_network
+from nngk.training import build, sharded_network
 from nngk.training.settings import Settings
 from nngk.training.sharded_network import held_like, is_sharded, local, shards_network, whole
 
@@ -47,3 +49,15 @@ def test_a_network_of_one_process_is_whole():
     with whole(network, write=True), torch.no_grad():
         network.bias.fill_(7)
     assert network.bias.tolist() == [7, 7, 7]
+
+
+@pytest.mark.parametrize("few", [False, True])
+def test_a_bank_is_shared_out_where_a_copy_takes_more_than_a_quarter_of_the_memory(few, monkeypatch):
+    m, dim, settings, two = 1000, 8, Settings(n_neighbours=10, guaranteed=1), Two(0, 2, via_cpu=True)
+    copy = m * (4 * dim + 8 * 11 + 12)  # a centre, a list, θ and its moments
+    monkeypatch.setattr(build, "memory_share", lambda device: 4 * copy + (1 if few else -1))
+    assert build.is_sharded(settings, m, dim, CPU, two) != few
+    assert build.is_sharded(replace(settings, bank="sharded"), m, dim, CPU, two)
+    for changes in ({"bank": "replicated"}, {"loss": "softmax"}, {"n_neighbours": 0}):
+        assert not build.is_sharded(replace(settings, **changes), m, dim, CPU, two)
+    assert not build.is_sharded(settings, m, dim, CPU, ALONE)
