@@ -6,6 +6,7 @@ from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import torch
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from nngk.bank import refresh
 from nngk.bank.ailments import ailment
@@ -20,7 +21,7 @@ from nngk.ranks import speaks
 from nngk.search import create_engine
 from nngk.training import loop
 from nngk.training.build import build_run
-from nngk.training.distributed import joined_ranks
+from nngk.training.distributed import distributed, join, joined_ranks, share_of
 from nngk.training.settings import Settings
 from nngk.training.validation import validate
 
@@ -47,7 +48,7 @@ def trained(photos, folder, values):
             grads = {id(p): p.grad for group in groups for p in group["params"] if p.grad is not None}
             if run.bank.partial and id(theta) in grads:
                 grads[id(theta)] = ranks.gather(theta.grad, len(run.bank))
-            seen["gradients"].append(np.concatenate([g.flatten().numpy() for g in grads.values()]))
+            seen["gradients"].append(np.concatenate([in_full(g).flatten().numpy() for g in grads.values()]))
             return loss
 
         done, refresh._Pending.done = refresh._Pending.done, lambda pending: pending._thread.join() is None
@@ -69,8 +70,25 @@ def trained(photos, folder, values):
         test = run.feed.test
         seen["metrics"] = list(evaluate(run.embed(test), test.labels, ks=(1, 2), nmi_seeds=3, ranks=ranks).values())
         if settings.optimiser == "sgd":  # AdamW makes much of what rounding leaves of a gradient of zero
-            seen["weights"] = [np.concatenate([p.detach().flatten().numpy() for p in run.network.parameters()])]
+            weights = [in_full(p.detach()).flatten().numpy() for p in run.network.parameters()]
+            seen["weights"] = [np.concatenate(weights)]
+        if ranks.count > 1 and settings.shard_network:
+            assert_shared_out(run, ranks)
         return seen
+
+
+def in_full(tensor):
+    """Return all of a tensor of which each rank may hold some rows."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def assert_shared_out(run, ranks):
+    """Every rank holds its rows of each parameter, and moments of those rows alone."""
+    for parameter in run.network.parameters():
+        span = ranks.span(len(parameter))
+        assert len(parameter.to_local()) == span.stop - span.start
+        for value in run.optimiser.state[parameter].values():
+            assert value.ndim == 0 or len(value.to_local()) == span.stop - span.start
 
 
 def model_of(photos, out, values, resume=False):
@@ -139,6 +157,34 @@ def sharded_facts(m, dim, k, guaranteed, engine=""):
                 by_x, by_theta = ranks.sum(by_x), ranks.gather(by_theta, m)
             found.append([t.detach().numpy() for t in (loss, learns, by_x, by_theta, sigma.grad)])
         return facts | {"loss": found, "sent": sent, "batch": batch.tolist()}
+
+
+def replicated_bytes(m, dim, k, guaranteed, batch):
+    """Return the bytes that a rank sends for a step and a refresh of a whole bank, and the size of the network."""
+    sent, x = {}, torch.randn(m, dim, generator=torch.Generator().manual_seed(0))
+    with joined_ranks("cpu") as ranks:
+
+        def counted(name, work):
+            ranks.traffic.sent.clear()
+            found = work()
+            sent[name] = dict(ranks.traffic.sent)
+            return found
+
+        bank = CentreBank(torch.arange(m) % 4, dim, k, guaranteed)
+        counted("centres", lambda: ranks.gather(x[ranks.span(m)], m))
+        counted("lists", lambda: bank.lists(x, None, ranks))
+        network, reduced = torch.nn.Linear(dim, dim), []
+        stepping = distributed(network, ranks)
+
+        def hook(group, bucket):
+            reduced.append(bucket.buffer().nbytes)
+            return default_hooks.allreduce_hook(group, bucket)
+
+        stepping.register_comm_hook(None, hook)
+        share = share_of(torch.arange(batch), ranks)
+        joined = counted("embeddings", lambda: join(stepping(x[share]), batch, ranks))
+        counted("backward", lambda: joined.sum().backward())
+        return sent | {"gradients": sum(reduced), "network": sum(p.nbytes for p in network.parameters())}
 
 
 def graph_lists(sizes, dim, k):

@@ -38,7 +38,7 @@ from nngk.files import read_tensors
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 TINY = "--network small --weights random --dim 8 --resize 18 --crop-size 16 --batch-size 8 --n-neighbours 6 --epochs 3"
 TINY += " --lr 0.02 --optimiser sgd --val-fraction 0.25 --test-fraction 0.25 --hold-out --device cpu --threads 1"
-TINY += " --quiet --sigma learned"  # a σ that validation finds is found to a thousandth, and rounding decides which
+TINY += " --quiet --sigma learned"
 
 
 def write_pictures(folder: Path) -> Path:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -67,16 +68,26 @@ class Ranks:
 
     def gather_parts(self, part: Tensor, lengths: list[int]) -> list[Tensor]:
         """Return the rows of every rank, whose numbers all ranks know."""
+        return self.begin_gather(part, lengths)()
+
+    def begin_gather(self, part: Tensor, lengths: list[int]) -> Callable[[], list[Tensor]]:
+        """Begin to gather the rows of every rank; return a function that waits for them and returns them."""
         if self.count == 1:
-            return [part]
+            return lambda: [part]
         longest = max(lengths)
         sent = self._there(part)
         if len(part) < longest:  # gloo and NCCL want the same size of everybody
             sent = torch.cat([sent, sent.new_zeros(longest - len(part), *part.shape[1:])])
         found = [torch.empty_like(sent) for _ in range(self.count)]
-        dist.all_gather(found, sent.contiguous(), group=self.group)
+        sent = sent.contiguous()
+        work = dist.all_gather(found, sent, group=self.group, async_op=True)
         self._sent("gather", sent.nbytes * (self.count - 1), self.count - 1)
-        return [rows[:length].to(part.device) for rows, length in zip(found, lengths)]
+
+        def gathered() -> list[Tensor]:
+            work.wait()
+            return [rows[:length].to(part.device) for rows, length in zip(found, lengths)]
+
+        return gathered
 
     def exchange(self, rows: Tensor, lengths: list[int], coming: list[int]) -> Tensor:
         """Send ``lengths[r]`` of these rows to rank r, in order; return those that the ranks sent, ``coming[r]``."""

@@ -9,7 +9,7 @@ from nngk.search import Exact, create_engine
 from nngk.search.native import core
 from nngk.search.ring import nearer, nothing
 from together import together
-from together_work import graph_lists, sharded_facts
+from together_work import graph_lists, replicated_bytes, sharded_facts
 
 FLOAT = INT = 4
 needs_core = pytest.mark.skipif(core() is None, reason="the compiled core is not built")
@@ -42,6 +42,18 @@ def test_three_ranks_hold_what_one_does(count=3, m=40, dim=5, k=4, guaranteed=1)
         assert facts["sent"]["step"]["gather"] == (count - 1) * holders.max() * (k + guaranteed) * INT
         values = len(batch) * (k + guaranteed) + len(batch)  # log kernels, and what the gradient of σ needs
         assert facts["sent"]["step"]["sum"] == pytest.approx(2 * (count - 1) / count * values * FLOAT, abs=1)
+
+
+@pytest.mark.thorough
+def test_a_whole_bank_sends_what_the_formulas_say(count=3, m=40, dim=5, k=4, guaranteed=1, batch=7):
+    for sent in together(count, replicated_bytes, m, dim, k, guaranteed, batch):
+        others, rows, share = count - 1, -(-m // count), -(-batch // count)
+        assert sent["centres"] == {"gather": others * rows * dim * FLOAT}
+        lists, counting = others * rows * (k + guaranteed) * 2 * INT, round(2 * others / count * 2 * INT)
+        assert sent["lists"] == {"gather": lists, "sum": counting}  # and how many had no same-class neighbour
+        assert sent["embeddings"] == {"gather": others * share * dim * FLOAT}
+        assert not sent["backward"]  # but DistributedDataParallel adds up every gradient, once
+        assert sent["gradients"] == sent["network"]
 
 
 @pytest.mark.slow

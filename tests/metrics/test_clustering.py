@@ -55,6 +55,22 @@ def test_kmeans_is_as_good_as_scikit_learn(spread):
     assert best.inertia == pytest.approx(distances.min(1).sum())
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_points_are_reassigned_as_if_all_centres_were_looked_at(seed):
+    """Only what lies nearest to a centre that moved is compared with all of them."""
+    rng = np.random.default_rng(seed)
+    x, before = torch.from_numpy(rng.normal(size=(60, 3))), torch.from_numpy(rng.normal(size=(9, 3)))
+    everything = torch.ones(9, dtype=torch.bool)
+    nearest = clustering._reassigned(x, before, everything, torch.zeros(60, dtype=torch.long), x.new_zeros(60))
+    moved = torch.from_numpy(rng.random(9) < rng.random())
+    after = torch.where(moved[:, None], before + 0.5 * torch.randn(9, 3, dtype=torch.float64), before)
+    clusters, scores = clustering._reassigned(x, after, moved, *nearest)
+    for point, found, score in zip(x, clusters, scores):
+        squared = [float((point - centre).square().sum()) for centre in after]
+        assert int(found) == int(np.argmin(squared))
+        assert float(score + point.square().sum()) == pytest.approx(min(squared), abs=1e-12)
+
+
 def test_lloyd_from_the_same_seeds_equals_scikit_learn():
     x, _ = blobs(300, 8, 5, 0.7, 2)
     start = torch.from_numpy(x[:8])

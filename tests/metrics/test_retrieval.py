@@ -67,11 +67,12 @@ def test_equals_pytorch_metric_learning(imbalance):
     assert ours["map@r"] == pytest.approx(theirs["mean_average_precision_at_r"], abs=1e-6)
 
 
-def test_blocks_do_not_change_the_answer(monkeypatch):
+@pytest.mark.parametrize("columns", [1, 7, 30, 101])  # fewer points in a tile than are looked for, and more
+def test_blocks_do_not_change_the_answer(columns, monkeypatch):
     x, y = clustered(101, 9, 4, 0.6, 1)
     whole = retrieval_scores(x, y)
-    monkeypatch.setattr(retrieval, "TILE", 700)  # six queries a block
-    monkeypatch.setattr(retrieval, "LEAST_ROWS", 1)
+    monkeypatch.setattr(retrieval, "TILE", 7 * columns)  # queries a block
+    monkeypatch.setattr(retrieval, "COLUMNS", columns)
     assert retrieval_scores(x, y) == pytest.approx(whole, abs=1e-12)
 
 

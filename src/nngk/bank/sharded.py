@@ -6,6 +6,7 @@ Each then knows the loss, the gradient of its own θ, and its part of the embedd
 an example where its K centres would be K × D.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -36,6 +37,7 @@ class ShardedBank(CentreBank):
         span = ranks.span(len(labels))
         super().__init__(labels, dim, n_neighbours, guaranteed, held=span.stop - span.start)
         self.ranks, self.start = ranks, int(span.start)
+        self._asked: tuple[Tensor, Callable[[], Tensor]] | None = None
 
     def whole(self) -> CentreBank:
         """Return a bank that holds all rows, on every rank."""
@@ -95,19 +97,34 @@ class ShardedBank(CentreBank):
                     best[0][part], best[1][part] = nearer(best[0][part], best[1][part], squared, places)
         return best[1].masked_fill(best[0].isinf(), -1)
 
+    def ask_ahead(self, indices: Tensor) -> None:
+        self._asked = indices, self._ask_holders(self.neighbours, indices)
+
     def lists_of(self, indices: Tensor) -> Tensor:
         """Return the lists of some examples, which are the same on all ranks, from those who hold them."""
-        return self._from_holders(self.neighbours, indices).long()
+        asked, self._asked = self._asked, None
+        answered = None if asked is None else asked[1]()  # also where they are no longer wanted: others have sent them
+        if asked is None or answered is None or asked[0] is not indices:
+            answered = self._from_holders(self.neighbours, indices)
+        return answered.long()
 
     def _from_holders(self, held: Tensor, indices: Tensor) -> Tensor:
         """Return rows of which each rank holds its span; all ranks ask for the same."""
+        return self._ask_holders(held, indices)()
+
+    def _ask_holders(self, held: Tensor, indices: Tensor) -> Callable[[], Tensor]:
+        """Begin to fetch such rows; return a function that waits for them."""
         spans = [self.ranks.span(len(self), rank) for rank in range(self.ranks.count)]
         places = [((indices >= span.start) & (indices < span.stop)).nonzero().squeeze(1) for span in spans]
         own = held[indices[places[self.ranks.rank]] - self.start]
-        parts = self.ranks.gather_parts(own, [len(where) for where in places])
-        out = held.new_empty(len(indices), *held.shape[1:])
-        out[torch.cat(places)] = torch.cat(parts)
-        return out
+        gathered = self.ranks.begin_gather(own, [len(where) for where in places])
+
+        def arrived() -> Tensor:
+            out = held.new_empty(len(indices), *held.shape[1:])
+            out[torch.cat(places)] = torch.cat(gathered())
+            return out
+
+        return arrived
 
     def list_recall(self, centres: Tensor, lists: Tensor, sample: int = 200) -> float:
         rows = torch.linspace(0, len(self) - 1, min(sample, len(self))).long().to(centres.device)

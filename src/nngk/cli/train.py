@@ -83,8 +83,9 @@ def train_command(
     config: Path | None,
     **options: Any,
 ) -> None:
-    """Train a model on DATA: a folder with one sub-folder per class, a CSV file (path,label[,split]), a pack, or the
-    name of a dataset (cub200, cars196, flowers102, leafsnap, inshop, sop, inat2018) with --data-dir.
+    """Train a model on DATA: a folder with one sub-folder per class, a CSV file (path,label[,split]), a pack, tar or
+    Parquet shards, or the name of a dataset (cub200, cars196, flowers102, leafsnap, inshop, sop, inat2018) with
+    --data-dir.
 
     \b
     nngk train photos/ --out my-model

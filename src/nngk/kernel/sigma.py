@@ -6,9 +6,12 @@ from collections.abc import Callable
 from torch import Tensor
 
 from nngk.errors import InputError
-from nngk.kernel.formulas import attention_difference, log_kernels
+from nngk.kernel.formulas import log_kernels
 
 GRID = 40
+# How near σ is found, relatively. Less near, rounding decides where in the last interval it comes to lie, and two
+# processors, or one process and several, answer differently by as much.
+FINE = 1e-7
 
 
 def best_sigma(squared: Tensor, same: Tensor, theta: Tensor | None = None) -> float:
@@ -37,9 +40,7 @@ def best_sigma(squared: Tensor, same: Tensor, theta: Tensor | None = None) -> fl
     # Data that consist of duplicates alone have no scale of their own: the embedding's scale is the natural one.
     scale = float(nearest.median()) if len(nearest) else 1.0
 
-    def loss(log_sigma: float) -> float:
-        values = log_kernels(squared, math.exp(log_sigma), theta)
-        return float(attention_difference(values, same)[0].mean())
+    loss = _loss(squared, same, theta)
 
     low, high = math.log(0.05 * scale), math.log(3 * scale)
     reach = float(squared[squared.isfinite()].max().sqrt())
@@ -56,16 +57,28 @@ def best_sigma(squared: Tensor, same: Tensor, theta: Tensor | None = None) -> fl
         if losses[edge] > losses[best] or (losses[edge] == losses[best] and not up):
             break
         best = edge
+    loss = _loss(squared.double(), same, None if theta is None else theta.double())
     lowest = _golden(loss, low + (best - 1) * step, min(low + (best + 1) * step, widest))
     return math.exp(_widest_below(loss, loss(lowest) + 1 / len(squared), lowest, widest, step))
 
 
-def _golden(f: Callable[[float], float], low: float, high: float, tolerance: float = 1e-3) -> float:
+def _loss(squared: Tensor, same: Tensor, theta: Tensor | None) -> Callable[[float], float]:
+    """Return the mean loss as a function of log σ; every row has an entry of its own class."""
+
+    def loss(log_sigma: float) -> float:
+        values = log_kernels(squared, math.exp(log_sigma), theta)
+        own_class = values.masked_fill(~same, -math.inf)
+        return float((values.logsumexp(1) - own_class.logsumexp(1)).mean())
+
+    return loss
+
+
+def _golden(f: Callable[[float], float], low: float, high: float) -> float:
     """Return where a function with one valley between ``low`` and ``high`` is lowest."""
     ratio = (math.sqrt(5) - 1) / 2
     a, b = high - ratio * (high - low), low + ratio * (high - low)
     fa, fb = f(a), f(b)
-    while high - low > tolerance:
+    while high - low > 1000 * FINE:  # where it is lowest it is level: its value is known much better than its place
         if fa <= fb:
             high, b, fb = b, a, fa
             a = high - ratio * (high - low)
@@ -77,14 +90,32 @@ def _golden(f: Callable[[float], float], low: float, high: float, tolerance: flo
     return (low + high) / 2
 
 
-def _widest_below(
-    f: Callable[[float], float], limit: float, low: float, high: float, step: float, tolerance: float = 1e-3
-) -> float:
+def _widest_below(f: Callable[[float], float], limit: float, low: float, high: float, step: float) -> float:
     """Return the largest x that steps from ``low`` towards ``high`` reach while f(x) stays at or below ``limit``."""
-    while low < high and f(min(low + step, high)) <= limit:
-        low = min(low + step, high)
-    high = min(low + step, high)
-    while high - low > tolerance:
+    under = f(low) - limit
+    over = f(min(low + step, high)) - limit
+    while low < high and over <= 0:
+        low, under = min(low + step, high), over
+        over = f(min(low + step, high)) - limit
+    return _crossing(lambda x: f(x) - limit, low, min(low + step, high), under, over)
+
+
+def _crossing(f: Callable[[float], float], low: float, high: float, under: float, over: float) -> float:
+    """Return where f grows past zero, from below: by straight lines between what is known, and every third time half.
+
+    >>> round(_crossing(lambda x: x * x - 2, 0.0, 2.0, -2.0, 2.0), 6)
+    1.414214
+    """
+    turn = 0
+    while high - low > FINE:
+        turn += 1
         middle = (low + high) / 2
-        low, high = (middle, high) if f(middle) <= limit else (low, middle)
+        if turn % 3 and math.isfinite(over) and under < 0:
+            middle = (low * over - high * under) / (over - under)
+            middle = min(max(middle, low + FINE / 2), high - FINE / 2)  # so that the other end comes near, too
+        value = f(middle)
+        if value <= 0:
+            low, under = middle, value
+        else:
+            high, over = middle, value
     return low

@@ -11,7 +11,7 @@ from nngk.errors import InputError
 from nngk.metrics.inputs import TILE, class_numbers, matrix, numbers
 from nngk.ranks import ALONE, Ranks
 
-SEEDING = 3 * 10**7  # points × seeds from which on seeds are drawn among a sample
+SEEDING = 10**7  # points × seeds from which on seeds are drawn among a sample
 LEAST_PER_SEED = 10  # points of that sample
 
 
@@ -132,33 +132,52 @@ def _squared(x: Tensor, norms: Tensor, chosen: Tensor) -> Tensor:
 
 
 def _lloyd(x: Tensor, centres: Tensor, iterations: int, enough: float) -> KMeans:
+    """Assign every point to its nearest centre and move the centres to the means, in turns.
+
+    Most centres soon rest: what lies nearest to one of those is compared with the centres that moved, and no others.
+    """
+    nearest = x.new_zeros(len(x), dtype=torch.long), x.new_zeros(len(x))
+    moved = centres.new_ones(len(centres), dtype=torch.bool)
     for _ in range(iterations):
-        clusters, distances = _assign(x, centres)
-        moved = _means(x, clusters, distances, centres)
-        shift = float((moved - centres).square().sum())
-        centres = moved
+        nearest = _reassigned(x, centres, moved, *nearest)
+        means = _means(x, *nearest, centres)
+        moved = (means != centres).any(1)
+        shift = float((means - centres).square().sum())
+        centres = means
         if shift <= enough:
             break
-    clusters, distances = _assign(x, centres)
-    return KMeans(clusters, centres, float(distances.double().sum()))
+    clusters = _reassigned(x, centres, moved, *nearest)[0]
+    parts = zip(x.split(_rows_at_once(centres)), clusters.split(_rows_at_once(centres)))
+    return KMeans(clusters, centres, sum(float((p - centres[own]).square().sum().double()) for p, own in parts))
 
 
-def _assign(x: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the nearest centre of every point and the squared distance to it."""
-    norms = centres.square().sum(1)
-    parts = []
-    for part in x.split(max(1, TILE // max(centres.shape))):
-        clusters = torch.addmm(norms, part, centres.T, alpha=-2).argmin(1)
-        parts.append((clusters, (part - centres[clusters]).square().sum(1)))
-    return torch.cat([clusters for clusters, _ in parts]), torch.cat([distances for _, distances in parts])
+def _reassigned(x: Tensor, centres: Tensor, moved: Tensor, clusters: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the nearest centre of every point and its score, |c|² - 2xc, given those before some centres moved."""
+    norms, which = centres.square().sum(1), moved.nonzero().flatten()
+    clusters, scores = clusters.clone(), scores.clone()
+    many = 2 * len(which) > len(centres)
+    for rows in torch.arange(len(x), device=x.device).split(_rows_at_once(centres)):
+        part, own, score = (each[rows[0] : rows[-1] + 1] for each in (x, clusters, scores))  # views
+        left = moved[own]  # by their own centre
+        if not many and len(which):
+            found, place = torch.addmm(norms[which], part, centres[which].T, alpha=-2).min(1)
+            nearer = ~left & (found < score)
+            score[nearer], own[nearer] = found[nearer], which[place[nearer]]
+        some: Tensor | slice = slice(None) if many else left.nonzero().flatten()
+        score[some], own[some] = torch.addmm(norms, part[some], centres.T, alpha=-2).min(1)
+    return clusters, scores
 
 
-def _means(x: Tensor, clusters: Tensor, distances: Tensor, centres: Tensor) -> Tensor:
+def _rows_at_once(centres: Tensor) -> int:
+    return max(1, TILE // max(centres.shape))
+
+
+def _means(x: Tensor, clusters: Tensor, scores: Tensor, centres: Tensor) -> Tensor:
     """Return the clusters' means; an empty cluster moves to a point that lies far from its centre."""
     # Each cluster adds up its own points in their order: the same sums on every run, and nothing of n × dim is made.
     counts = torch.bincount(clusters, minlength=len(centres))
     means = embedding_bag(clusters.argsort(stable=True), x, counts.cumsum(0) - counts, mode="mean")
     empty = (counts == 0).nonzero().flatten()
     if len(empty):
-        means[empty] = x[distances.topk(len(empty)).indices]
+        means[empty] = x[(scores + x.square().sum(1)).topk(len(empty)).indices]
     return means

@@ -31,6 +31,8 @@ from nngk.training.optimiser import create_optimiser, rate_of
 from nngk.training.presets import usual_rate
 from nngk.training.run import Run, pretrained
 from nngk.training.settings import Settings
+from nngk.training.sharded_network import sharded, shards_network
+from nngk.training.sharded_network import stepping as sharded_stepping
 from nngk.training.validation import classifier_sigma
 
 
@@ -213,6 +215,8 @@ def _stepping(trainee: nn.Module, settings: Settings, device: torch.device, rank
     how = settings.compile
     if ranks.count > 1:
         require_eager(how, ranks)
+        if shards_network(settings, trainee, device, ranks):
+            return sharded_stepping(sharded(trainee, device, ranks), ranks)
         return distributed(trainee, ranks)
     if how == "auto":
         # timm's networks are too many to know that each can be captured.

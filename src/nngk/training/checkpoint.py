@@ -23,6 +23,7 @@ from nngk.files import (
 )
 from nngk.training.held_rows import HeldRows, Part
 from nngk.training.log import LogMark, mark_log, require_log
+from nngk.training.sharded_network import held_like
 
 FORMAT = 2  # 1 had no checksum of its own, and no mark of the log
 IN_PARTS = 3  # with rows that several ranks have written
@@ -82,7 +83,7 @@ def save_checkpoint(
     tensors = tensors_of(modules) | {f"optimiser/{key}": t for key, t in moments.items()}
     tensors |= {f"best/{key}": t for key, t in (best or {}).items()}
     parts: list[dict[str, Any]] = []
-    if held is not None and held.partial:
+    if held is not None and held.in_parts:
         tensors, rows = held.apart(tensors)
         parts = held.write(folder, rows)
     if held is None or held.ranks.first:
@@ -120,7 +121,7 @@ def load_checkpoint(
     state = _state(record.state, state_type, path)
     tensors = read_tensors(folder / record.tensors, record.sha256)
     if held is not None:
-        tensors = tensors | held.read(folder, record.parts) if record.parts else held.cut(tensors)
+        tensors = held.cut(tensors) | held.read(folder, record.parts) if record.parts else held.cut(tensors)
     elif record.parts:
         raise InputError(f"{path} was written in parts by several ranks: resume the run with 'nngk train --resume'.")
     for name, tensor in tensors.items():
@@ -161,7 +162,8 @@ def put_back(modules: dict[str, nn.Module], tensors: dict[str, Tensor], source: 
 def load_module(module: nn.Module, tensors: dict[str, Tensor], source: Path) -> None:
     """Call ``load_state_dict``. Raise InputError if the shapes are those of another run."""
     try:
-        module.load_state_dict(tensors)
+        own = module.state_dict()
+        module.load_state_dict({name: held_like(t, own.get(name, t)) for name, t in tensors.items()})
     except RuntimeError as error:
         first = str(error).splitlines()[-1].strip()
         raise InputError(
@@ -202,4 +204,4 @@ def _restore_optimiser(optimiser: torch.optim.Optimizer, numbers: dict[str, Any]
         for weights in group["params"]:
             for field, value in optimiser.state[weights].items():
                 if isinstance(value, Tensor) and value.shape == weights.shape:
-                    optimiser.state[weights][field] = torch.empty_like(weights).copy_(value)
+                    optimiser.state[weights][field] = torch.empty_like(weights).copy_(held_like(value, weights))

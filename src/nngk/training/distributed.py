@@ -118,7 +118,7 @@ def distributed(trainee: nn.Module, ranks: Ranks) -> nn.Module:
     buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
     how: dict[str, Any] = {buffers: normed and ranks.via_cpu}
     # A network may have parameters that its embeddings do not depend on: found once, in the first step.
-    return DistributedDataParallel(trainee, static_graph=True, **how)
+    return DistributedDataParallel(trainee, static_graph=True, gradient_as_bucket_view=True, **how)
 
 
 def require_eager(compiled: str, ranks: Ranks) -> None:

@@ -20,6 +20,7 @@ from nngk.progress import say, task, watch
 from nngk.ranks import ALONE, Ranks
 from nngk.training.frozen_features import kept_features
 from nngk.training.settings import Settings
+from nngk.training.sharded_network import whole
 
 Transform = Callable[..., Tensor]  # (batch, generator, part)
 
@@ -51,14 +52,16 @@ class Feed:
     def embed(self, network: nn.Module, examples: Examples, ranks: Ranks | None = None) -> Tensor:
         """Return the embeddings of some examples, in evaluation mode and without augmentation."""
         ranks = self.ranks if ranks is None else ranks
-        return embed(network, examples.source, self.plain, device=self.device, amp=self.amp, ranks=ranks)
+        with whole(network):
+            return embed(network, examples.source, self.plain, device=self.device, amp=self.amp, ranks=ranks)
 
 
 def own_share(feed: Feed, network: nn.Module, ranks: Ranks) -> Tensor:
     """Return the embeddings of this rank's span of the training images, (rows, dim); maybe none."""
     span = ranks.span(len(feed.train))
     how: dict[str, Any] = {"device": feed.device, "amp": feed.amp, "first": span.start, "last": span.stop}
-    parts = list(embed_parts(network, feed.train.source, feed.plain, **how))
+    with whole(network):
+        parts = list(embed_parts(network, feed.train.source, feed.plain, **how))
     own = torch.cat(parts).clone() if parts else torch.empty(0, 0)
     width = ranks.told(own.shape[1])
     return own if len(own) else torch.empty(0, width, device=feed.device)

@@ -15,9 +15,10 @@ from nngk.model.features import Describer
 from nngk.model.model import Model
 from nngk.model.unknown import Familiar
 from nngk.networks.embedding_layer.reduction import reduce_embedding, reduced
-from nngk.training.build import choose_search, new_bank, new_engine
+from nngk.training.build import choose_search, network_of, new_bank, new_engine
 from nngk.training.feed import Features
 from nngk.training.run import Run
+from nngk.training.sharded_network import gathered, is_sharded
 from nngk.training.temperature import best_temperature, with_temperature
 from nngk.training.validation import classifier_sigma, comparable, drawn_score
 
@@ -32,6 +33,10 @@ def finish(run: Run, seconds: float, measured: Model | None = None) -> Model:
     come from images that it was not trained on, and the last training has none of those.
     """
     run.bank = run.bank.whole()
+    if is_sharded(run.network):
+        all_of_it = gathered(run.network)
+        run.trainee = run.network = network_of(run.settings).to(run.device)
+        run.network.load_state_dict(all_of_it)
     narrow(run)
     bank, table = run.bank, run.split.train
     both = Describer(run.network, run.frozen)

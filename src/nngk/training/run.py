@@ -25,6 +25,7 @@ from nngk.training.feed import Examples, Features, Feed, own_share
 from nngk.training.held_rows import HeldRows, held_rows
 from nngk.training.model_weights import is_model
 from nngk.training.settings import Settings
+from nngk.training.sharded_network import is_sharded, whole
 
 Stage = Callable[[str], contextlib.AbstractContextManager[Any]]  # around what belongs together in a step
 _NOTHING = contextlib.nullcontext()
@@ -97,16 +98,20 @@ class Run:
 
     def begin(self) -> None:
         """Start the embedding layer as the settings say: before the first step, and not in a resumed run."""
-        linear, how = self.network.head.linear, self.settings.embedding_start
+        how = self.settings.embedding_start
         if how == "auto" and is_model(self.settings.weights):
             return  # a model's layer goes on from where it is
         if how == "auto":  # of what a random network says of its images there is nothing to discriminate
             how = "discriminant" if pretrained(self.network) else "random"
-        if how == "projection" and linear is not None:
-            start_projection(linear)
-        if how == "discriminant" and linear is not None:
-            features = self.embed(self.feed.train, Features(self.network, self.frozen))
-            start_embedding(linear, features, self.feed.train.labels.to(self.device), self.settings.shrinkage)
+        if self.network.head.linear is None or how == "random":
+            return
+        features = None if how == "projection" else self.embed(self.feed.train, Features(self.network, self.frozen))
+        with whole(self.network, write=True):
+            if features is None:
+                start_projection(self.network.head.linear)
+            else:
+                labels = self.feed.train.labels.to(self.device)
+                start_embedding(self.network.head.linear, features, labels, self.settings.shrinkage)
 
     def index_batches(self, epoch: int) -> list[Tensor]:
         """Return the epoch's batches of training indices: the same whenever they are asked for."""
@@ -137,14 +142,14 @@ class Run:
     @property
     def held(self) -> HeldRows:
         """Which rows of the bank are here."""
-        return held_rows(self.bank, self.optimiser, self.ranks)
+        return held_rows(self.bank, self.optimiser, self.ranks, is_sharded(self.network))
 
     def save(self) -> None:
         """Write a checkpoint into the folder; of several ranks the first does, or each its rows of the bank."""
         if self.refresher.history:
             self.at.last_refresh = vars(self.refresher.history[-1])
         self.at.overrun = self.refresher.overrun
-        if self.ranks.first or self.bank.partial:
+        if self.ranks.first or self.held.in_parts:
             save_checkpoint(self.folder, self.modules, self.optimiser, vars(self.at), self.best, self.held)
 
     def resume(self) -> None:

@@ -13,7 +13,7 @@ from nngk.training.fields import about, check_values, setting
 
 LARGEST = 1e6  # of numbers that have no limit of their own
 # What may change when a run goes on elsewhere.
-OF_THE_MACHINE = ("device", "threads", "resident_gib", "compile", "bank")
+OF_THE_MACHINE = ("device", "threads", "resident_gib", "compile", "bank", "shard_network")
 
 JOB = "The job"
 NETWORK = "The network"
@@ -467,6 +467,14 @@ class Settings:
         everyday=True,
     )
     threads: int = setting(2, MACHINE, "Decode images with this many threads.", least=1)
+    shard_network: bool | None = setting(
+        None,
+        MACHINE,
+        "Share out the network's weights, their gradients and the optimiser's moments over the processes (FSDP), "
+        "instead of a copy in each. With 'auto' where copies would take more than half of a process's memory. "
+        "It makes no difference to one process.",
+        empty="auto",
+    )
     resident_gib: float = setting(
         16.0,
         MACHINE,

@@ -6,6 +6,7 @@ from torch import Tensor
 from nngk.training.distributed import join, mixed, seed_share
 from nngk.training.optimiser import rate, set_rate
 from nngk.training.run import Run
+from nngk.training.sharded_network import by_rows, local
 
 
 def take_step(run: Run, images: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
@@ -16,6 +17,7 @@ def take_step(run: Run, images: Tensor, labels: Tensor, indices: Tensor) -> Tens
     settings, step = run.settings, run.at.step
     with run.stage("refresh"):
         run.objective.before_step(step, run.trainee)
+        run.bank.ask_ahead(indices)
     seed_share(settings.seed, step, run.ranks)  # dropout of this step, whether or not the run was stopped before it
     set_rate(run.optimiser, rate(step, run.total_steps, settings))
     with run.stage("forward"), torch.autocast(run.device.type, torch.bfloat16, enabled=run.amp):
@@ -37,15 +39,19 @@ def take_step(run: Run, images: Tensor, labels: Tensor, indices: Tensor) -> Tens
 def clip_gradients(run: Run, limit: float) -> None:
     """Scale down all gradients together if their norm, over all ranks, is larger."""
     parameters = [p for group in run.optimiser.param_groups for p in group["params"]]
-    if not run.bank.partial:
+    if run.ranks.count == 1 or not run.held.in_parts:
         torch.nn.utils.clip_grad_norm_(parameters, limit)
         return
-    gradients = {id(p): p.grad for p in parameters if p.grad is not None}
-    held = gradients.get(id(run.bank.theta))  # the other ranks have the others
-    shared = [grad for key, grad in gradients.items() if key != id(run.bank.theta)]
+    learned = [p for p in parameters if p.grad is not None]
+    # Of some gradients each rank has a part, of the others all have the whole.
+    in_parts = [by_rows(p) or (run.bank.partial and p is run.bank.theta) for p in learned]
+    gradients = [local(p.grad) for p in learned if p.grad is not None]
     zero = torch.zeros((), device=run.device)
-    squares = torch.stack([zero, *(grad.square().sum() for grad in shared)]).sum()
-    squares += run.ranks.sum(zero if held is None else held.square().sum())
+    own, shared = (
+        torch.stack([zero, *(g.square().sum() for g, part in zip(gradients, in_parts) if part is its)]).sum()
+        for its in (True, False)
+    )
+    squares = run.ranks.sum(own) + shared
     scale = (limit / (squares.sqrt() + 1e-6)).clamp(max=1.0)
-    for grad in gradients.values():
+    for grad in gradients:
         grad.mul_(scale)

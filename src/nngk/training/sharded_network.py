@@ -1,0 +1,133 @@
+"""A network that no rank holds whole between steps: FSDP2 gives each rank some rows of every parameter.
+
+Each rank keeps its rows of the weights, of their gradients and of the optimiser's moments. The weights are made whole
+for a step, and for whatever is embedded outside of steps; the gradients are added up where their rows are. What
+PyTorch has for this takes a second to import, and is imported where a network is sharded.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+import torch
+from torch import Tensor, nn
+
+from nngk.errors import InputError
+from nngk.ranks import Ranks
+from nngk.training.distributed import memory_share
+from nngk.training.settings import Settings
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
+BYTES = 16  # of a parameter that AdamW learns: itself, its gradient and two moments
+
+
+def shards_network(settings: Settings, network: nn.Module, device: torch.device, ranks: Ranks) -> bool:
+    """Return whether ranks share out the rows of the network's parameters: as set, else where copies are too large."""
+    wanted = settings.shard_network
+    if ranks.count == 1 or wanted is False or settings.freeze:
+        return False
+    possible = not (device.type == "cuda" and ranks.via_cpu) and not settings.background
+    if wanted and not possible:
+        raise InputError(
+            "The network can be shared out (--shard-network) over CPUs or over GPUs of their own, and without "
+            "--background: its refresh would need a whole copy of the network beside it."
+        )
+    size = BYTES * sum(p.numel() for p in network.parameters())
+    return bool(wanted) or (possible and ranks.any(size > memory_share(device) / 2))
+
+
+def sharded(network: nn.Module, device: torch.device, ranks: Ranks) -> nn.Module:
+    """Return the network, changed in place: its parameters are now this rank's rows of them."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    network.to(memory_format=torch.contiguous_format)  # rows are cut from what lies in one piece
+    if not ranks.via_cpu and not getattr(network, "batchnorm_frozen", False):
+        network = nn.SyncBatchNorm.convert_sync_batchnorm(network)
+    # One unit: some parts of a network are also called by themselves, and each unit would wait for its own gathering.
+    fully_shard(network, mesh=init_device_mesh(device.type, (ranks.count,)), reshard_after_forward=False)
+    return network
+
+
+def stepping(network: nn.Module, ranks: Ranks) -> Callable[[Tensor], Tensor]:
+    """Return how training steps call a sharded network: with the first rank's statistics of batches, as all must."""
+    if not ranks.via_cpu or getattr(network, "batchnorm_frozen", False):
+        return network
+
+    def step(images: Tensor) -> Tensor:
+        with torch.no_grad():
+            for buffer in network.buffers():
+                buffer.copy_(ranks.same(buffer))
+        embeddings: Tensor = network(images)
+        return embeddings
+
+    return step
+
+
+@contextmanager
+def whole(network: nn.Module, write: bool = False) -> Iterator[None]:
+    """Let every rank have all weights of a sharded network for a while; all ranks come here together.
+
+    With ``write``, what was written into them is kept. A network that is not sharded is whole anyway.
+    """
+    units = _units(network)
+    held = dict(network.named_parameters()) if units else {}
+    for unit in units:
+        unit.unshard()
+    try:
+        yield
+        if write:
+            now = dict(network.named_parameters())
+            with torch.no_grad():
+                for name, rows in held.items():
+                    if by_rows(rows):
+                        local(rows).copy_(own_rows(now[name], rows))
+    finally:
+        for unit in units:
+            unit.reshard()
+
+
+def is_sharded(network: nn.Module) -> bool:
+    """Return whether each rank holds some rows of the network's parameters."""
+    return bool(_units(network))
+
+
+def _units(network: nn.Module) -> list[Any]:
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    return [] if fsdp is None else [module for module in network.modules() if isinstance(module, fsdp.FSDPModule)]
+
+
+def by_rows(tensor: Tensor) -> "TypeGuard[DTensor]":
+    """Return whether each rank holds some rows of a tensor."""
+    kinds = sys.modules.get("torch.distributed.tensor")
+    return kinds is not None and isinstance(tensor, kinds.DTensor)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """Return what this rank holds of a tensor: its rows, or all of it."""
+    return tensor.to_local().detach() if by_rows(tensor) else tensor
+
+
+def own_rows(tensor: Tensor, like: "DTensor") -> Tensor:
+    """Return the rows of a whole tensor that this rank holds of another one of the same shape."""
+    mesh = like.device_mesh
+    return tensor.detach()[Ranks(mesh.get_local_rank(), mesh.size()).span(len(tensor))]
+
+
+def held_like(tensor: Tensor, like: Tensor) -> Tensor:
+    """Return a whole tensor as another one of its shape is held: whole, or by rows."""
+    if not by_rows(like) or by_rows(tensor):
+        return tensor
+    from torch.distributed.tensor import DTensor
+
+    rows = own_rows(tensor, like).to(like.device).contiguous()
+    how: dict[str, Any] = {"shape": like.shape, "stride": like.stride(), "run_check": False}
+    return DTensor.from_local(rows, like.device_mesh, like.placements, **how)
+
+
+def gathered(network: nn.Module) -> dict[str, Tensor]:
+    """Return all tensors of a network, whole, on every rank."""
+    return {name: t.full_tensor() if by_rows(t) else t for name, t in network.state_dict().items()}

@@ -1,0 +1,63 @@
+"""When a network or a bank is shared out over the ranks; that it learns alike is shown in test_together.py."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from nngk.errors import InputError
+from nngk.ranks import ALONE, Ranks
+from nngk.training import build, sharded_network
+from nngk.training.settings import Settings
+from nngk.training.sharded_network import held_like, is_sharded, local, shards_network, whole
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+
+
+class Two(Ranks):
+    """One of two ranks that always agree."""
+
+    def any(self, flag):
+        return flag
+
+
+@pytest.mark.parametrize("memory", [16 * 12, 16 * 12 * 4])
+def test_it_is_shared_out_where_copies_take_more_than_half_of_the_memory(memory, monkeypatch):
+    monkeypatch.setattr(sharded_network, "memory_share", lambda device: memory)
+    network, two = nn.Linear(3, 3), Two(0, 2, via_cpu=True)  # twelve parameters, of sixteen bytes each
+    assert shards_network(Settings(freeze=False), network, CPU, two) == (memory < 2 * 16 * 12)
+    assert shards_network(Settings(freeze=False, shard_network=True), network, CPU, two)
+    for changes in ({"shard_network": False}, {"freeze": True, "shard_network": True}):
+        assert not shards_network(Settings(**{"freeze": False} | changes), network, CPU, two)
+    assert not shards_network(Settings(freeze=False, shard_network=True), network, CPU, ALONE)
+
+
+@pytest.mark.parametrize(("device", "background"), [(CPU, True), (GPU, False)])
+def test_what_cannot_be_shared_out_is_said(device, background, monkeypatch):
+    monkeypatch.setattr(sharded_network, "memory_share", lambda device: 1)
+    settings, two = Settings(freeze=False, background=background), Two(0, 2, via_cpu=True)
+    assert not shards_network(settings, nn.Linear(3, 3), device, two)  # of itself it does not try
+    asked = Settings(freeze=False, background=background, shard_network=True)
+    with pytest.raises(InputError, match="--shard-network"):
+        shards_network(asked, nn.Linear(3, 3), device, two)
+
+
+def test_a_network_of_one_process_is_whole():
+    network, rows = nn.Linear(3, 3), torch.ones(3)
+    assert not is_sharded(network) and local(rows) is rows and held_like(rows, torch.zeros(3)) is rows
+    with whole(network, write=True), torch.no_grad():
+        network.bias.fill_(7)
+    assert network.bias.tolist() == [7, 7, 7]
+
+
+@pytest.mark.parametrize("few", [False, True])
+def test_a_bank_is_shared_out_where_a_copy_takes_more_than_a_quarter_of_the_memory(few, monkeypatch):
+    m, dim, settings, two = 1000, 8, Settings(n_neighbours=10, guaranteed=1), Two(0, 2, via_cpu=True)
+    copy = m * (4 * dim + 8 * 11 + 12)  # a centre, a list, θ and its moments
+    monkeypatch.setattr(build, "memory_share", lambda device: 4 * copy + (1 if few else -1))
+    assert build.is_sharded(settings, m, dim, CPU, two) != few
+    assert build.is_sharded(replace(settings, bank="sharded"), m, dim, CPU, two)
+    for changes in ({"bank": "replicated"}, {"loss": "softmax"}, {"n_neighbours": 0}):
+        assert not build.is_sharded(replace(settings, **changes), m, dim, CPU, two)
+    assert not build.is_sharded(settings, m, dim, CPU, ALONE)
