@@ -130,7 +130,8 @@ void bind_fanng(nb::module_& m) {
         .def_prop_ro("settings", &settings_dict)
         .def("stats", &stats_dict)
         .def("save", &Fanng::save, Free())
-        .def_static("load", &Fanng::load, Free());
+        .def_prop_ro("on_disk", &Fanng::on_disk)
+        .def_static("load", &Fanng::load, "path"_a, "on_disk"_a = false, Free());
 }
 
 // For tests: every kernel of a set on given arrays, to be compared with the plain one.

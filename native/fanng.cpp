@@ -14,6 +14,7 @@ constexpr size_t STALE_REACH = 24;  // of the round that brings lists up to date
 constexpr double ROUND_GAINS = 0.0005; // of recall for each neighbour that it looks at, about
 constexpr int TRIES = 3;           // at lists of a wanted recall, each with half of what the one before might miss
 constexpr size_t TIES = 8;         // entries of a list read beyond k, since equally far points go by their ids
+constexpr size_t SCANNED = 8;      // times as many as are wanted are measured on vectors that stay in a file
 constexpr size_t PIECE = 8;        // queries a thread takes at a time
 
 }  // namespace
@@ -222,13 +223,24 @@ void Fanng::scan_points(const int64_t* ids, size_t n, size_t k, int threads, flo
     parallel(n, 1, threads, [&](size_t i, size_t, int) {
         const uint32_t own = vertex_of(ids[i]);
         std::vector<uint64_t> words;
-        if (own != NONE)
-            with_vectors(points_, [&](auto space) {
-                space.ask_point(own);
-                measure_all(space, all.data(), all.size(), [&](uint32_t d, uint32_t v) {
-                    if (v != own) words.push_back(uint64_t(d) << 32 | label_[v]);
-                });
+        auto measure = [&](auto space, const Ids& which) {
+            space.ask_point(own);
+            measure_all(space, which.data(), which.size(), [&](uint32_t d, uint32_t v) {
+                if (v != own) words.push_back(uint64_t(d) << 32 | v);
             });
+        };
+        if (own != NONE && points_.on_disk() && points_.has_codes()) {
+            // Not every vector is read: those that the codes put far behind are not among the nearest.
+            measure(CodeSpace(points_), all);
+            Ids near(std::min(words.size(), SCANNED * k + SCANNED));
+            std::partial_sort(words.begin(), words.begin() + long(near.size()), words.end());
+            for (size_t j = 0; j < near.size(); ++j) near[j] = uint32_t(words[j]);
+            words.clear();
+            measure(FileSpace(points_), near);
+        } else if (own != NONE) {
+            with_vectors(points_, [&](auto space) { measure(std::move(space), all); });
+        }
+        for (uint64_t& word : words) word = word >> 32 << 32 | label_[uint32_t(word)];
         write_row(words, k, distances + i * k, indices + i * k);
     });
 }
@@ -336,6 +348,7 @@ Stats Fanng::stats() const {
     return s;
 }
 
+template void Fanng::enter(FileSpace&, uint32_t, const Effort&, Scratch&, Ids&) const;
 template void Fanng::enter(CodeSpace&, uint32_t, const Effort&, Scratch&, Ids&) const;
 template void Fanng::enter(VectorSpace<Storage::f32>&, uint32_t, const Effort&, Scratch&, Ids&) const;
 template void Fanng::enter(VectorSpace<Storage::bf16>&, uint32_t, const Effort&, Scratch&, Ids&) const;

@@ -81,7 +81,9 @@ public:
     const Settings& settings() const { return settings_; }
 
     void save(const std::string& path) const;
-    static std::unique_ptr<Fanng> load(const std::string& path);
+    // on_disk: the vectors stay in the file and are read where answers are measured. Such an index is for searching only.
+    static std::unique_ptr<Fanng> load(const std::string& path, bool on_disk = false);
+    bool on_disk() const { return points_.on_disk(); }
 
 private:
     using Ids = std::vector<uint32_t>;
@@ -135,7 +137,9 @@ private:
     template <class Visit>
     void visit_sections(Visit&& visit);
     template <class Sections>
-    void adopt_sections(const Sections& sections, Contents& contents);
+    void adopt_sections(const Sections& sections, Contents& contents, bool on_disk);
+    void check_rows(uint64_t expected) const;
+    bool bounded(const float* x) const;
     void check_loaded(size_t ids) const;
     void check_names(size_t ids) const;
     void check_values() const;
@@ -157,7 +161,7 @@ private:
     double walk_success_ = 0;
     mutable std::atomic<uint64_t> distances_{0}, queries_{0};
     mutable std::shared_mutex lock_;
-    std::unique_ptr<Contents> contents_;  // that loaded buffers are parts of
+    std::shared_ptr<Contents> contents_;  // that loaded buffers are parts of
 };
 
 }  // namespace nngk
