@@ -91,6 +91,7 @@ void bind_fanng(nb::module_& m) {
             same(x.shape(1), self.settings().dim, "dimensions");
             self.build(x.data(), x.shape(0), threads);
         }, Free())
+        .def("prepare", &Fanng::prepare, "threads"_a, Free())
         .def("add", [](Fanng& self, Floats x, int threads, OutIds ids) {
             same(x.shape(1), self.settings().dim, "dimensions"), same(ids.shape(0), x.shape(0), "ids");
             self.add(x.data(), x.shape(0), threads, ids.data());

@@ -30,6 +30,7 @@ void Fanng::add(const float* x, size_t n, int threads, int64_t* ids) {
         for (size_t v = 0; v < n; ++v) label_[v] += uint32_t(first);
         return;
     }
+    if (!linked_) link(threads);
     if (in_.size() != graph_.size()) in_ = in_degrees();
     for (size_t at = 0; at < n; at += BATCH) insert(x + at * points_.dim(), std::min(BATCH, n - at), threads);
     if (n * 50 >= points_.size()) connect();
@@ -131,6 +132,7 @@ Fanng::Ids Fanng::link_to_new(size_t first, int threads) {
 
 void Fanng::remove(const int64_t* ids, size_t n, int threads) {
     std::unique_lock<std::shared_mutex> writing(lock_);
+    if (!linked_) link(threads);
     if (dead_.empty()) dead_.assign(points_.size(), 0);
     for (size_t i = 0; i < n; ++i) {
         const uint32_t v = vertex_of(ids[i]);
@@ -227,7 +229,7 @@ void Fanng::update(const float* x, size_t n, int threads) {
         refine(list_width_, UPDATE_REACH, threads);
     rescore_lists(threads);
     lists_stale_ = false;
-    link(threads);
+    linked_ = false, threads_ = threads;
 }
 
 }  // namespace nngk

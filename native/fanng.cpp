@@ -71,10 +71,26 @@ void Fanng::build_unlocked(const float* x, size_t n, int threads) {
         points_.fit_codes(threads);
         if (points_.has_codes() && !codes_agree()) points_.drop_codes();
     }
-    link(threads);
+    linked_ = false, threads_ = threads;
+}
+
+// Whoever only wants the lists does not wait for a graph.
+void Fanng::prepare(int threads) {
+    std::unique_lock<std::shared_mutex> writing(lock_);
+    if (!linked_) link(threads ? threads : threads_);
+}
+
+std::shared_lock<std::shared_mutex> Fanng::reading_graph(int threads) const {
+    for (;;) {
+        std::shared_lock<std::shared_mutex> reading(lock_);
+        if (linked_) return reading;
+        reading.unlock();
+        const_cast<Fanng*>(this)->prepare(threads);
+    }
 }
 
 void Fanng::link(int threads) {
+    linked_ = true;
     find_medoid();
     make_graph(threads);
     walk(settings_.walk_rounds, threads);
@@ -175,7 +191,7 @@ void Fanng::explore(Space& space, uint32_t own, bool from_own, size_t k, const E
 
 void Fanng::search(const float* x, size_t n, size_t k, const Effort& effort, int threads, float* distances,
                    int64_t* indices) const {
-    std::shared_lock<std::shared_mutex> reading(lock_);
+    const auto reading = reading_graph(threads);
     const size_t dim = points_.dim();
     parallel(n, PIECE, threads, [&](size_t begin, size_t end, int) {
         thread_local Scratch s;
@@ -196,7 +212,7 @@ void Fanng::search(const float* x, size_t n, size_t k, const Effort& effort, int
 
 void Fanng::search_points(const int64_t* ids, size_t n, size_t k, const Effort& effort, bool from_own, int threads,
                           float* distances, int64_t* indices) const {
-    std::shared_lock<std::shared_mutex> reading(lock_);
+    const auto reading = reading_graph(threads);
     parallel(n, PIECE, threads, [&](size_t begin, size_t end, int) {
         thread_local Scratch s;
         s.distances = 0;
@@ -331,7 +347,7 @@ void Fanng::vectors(const int64_t* ids, size_t n, float* out) const {
 }
 
 Stats Fanng::stats() const {
-    std::shared_lock<std::shared_mutex> reading(lock_);
+    const auto reading = reading_graph(0);
     Stats s;
     s.points = points_.size() - dead_count_, s.removed = place_.size() - s.points;
     s.min_degree = s.min_in_degree = s.points ? ~uint64_t(0) : 0;

@@ -55,7 +55,9 @@ public:
     explicit Fanng(const Settings& settings);
     ~Fanng();
 
+    // The neighbour lists are found at once; the graph is made from them when it is first needed, or by `prepare`.
     void build(const float* x, size_t n, int threads);
+    void prepare(int threads);  // 0: as many as were last given
     void add(const float* x, size_t n, int threads, int64_t* ids);
     void remove(const int64_t* ids, size_t n, int threads);
     void update(const float* x, size_t n, int threads);  // all points that are not removed, by id
@@ -117,6 +119,7 @@ private:
     // fanng.cpp
     void build_unlocked(const float* x, size_t n, int threads);
     void link(int threads);
+    std::shared_lock<std::shared_mutex> reading_graph(int threads) const;
     void find_medoid();
     size_t kept_width(size_t k) const;
     double list_share(const int64_t* ids, const int64_t* truth, size_t n, size_t k) const;
@@ -157,6 +160,8 @@ private:
     std::vector<uint8_t> dead_; // by vertex; empty while nothing was removed
     size_t dead_count_ = 0;
     uint32_t medoid_ = 0;
+    bool linked_ = true;       // the graph is that of the lists
+    int threads_ = 1;          // that were last given
     uint64_t walks_ = 0;
     double walk_success_ = 0;
     mutable std::atomic<uint64_t> distances_{0}, queries_{0};

@@ -91,7 +91,7 @@ void Fanng::visit_sections(Visit&& visit) {
 
 // Whoever calls gives a temporary name and renames what is complete.
 void Fanng::save(const std::string& path) const {
-    std::shared_lock<std::shared_mutex> reading(lock_);
+    const auto reading = reading_graph(0);
     Header h{};
     std::memcpy(h.magic, MAGIC, 8);
     h.header_bytes = sizeof(Header), h.settings = settings_;

@@ -111,8 +111,12 @@ class FANNG:
         self._index.build(plain(x), thread_count(self.threads))
         self._changed()
 
+    def prepare(self) -> None:
+        """Make the graph now. Otherwise the first search after ``build``, ``update`` or the first ``add`` does."""
+        self._index.prepare(thread_count(self.threads))
+
     def add(self, x: Points) -> Tensor:
-        """Add points (n, dim); return their indices. The first ones are built into a graph at once."""
+        """Add points (n, dim); return their indices. Lists of the first ones are found at once."""
         self._require_memory()
         x = checked(x, "points", self.dim, **self._limits)
         ids = torch.empty(len(x), dtype=torch.long)
@@ -208,6 +212,7 @@ class FANNG:
 
     def stats(self) -> dict[str, float]:
         """Return degrees, memory, walk success, and the distance computations of all searches so far."""
+        self.prepare()
         stats: dict[str, float] = self._index.stats()
         stats["mean_degree"] = stats["edges"] / max(1, stats["points"])
         stats["distances_per_query"] = stats["distances"] / max(1, stats["queries"])
