@@ -223,11 +223,12 @@ void Fanng::update(const float* x, size_t n, int threads) {
     for (const uint32_t v : place_)
         if (v != NONE) points_.set(v, x + dim * row++);
     if (points_.has_codes()) points_.fit_codes(threads);
-    if (points_.size() <= SMALL)
+    if (points_.size() <= SMALL) {
         find_lists(settings_.neighbours, 1, threads);
-    else
+    } else {
         refine(list_width_, UPDATE_REACH, threads);
-    rescore_lists(threads);
+        rescore_lists(threads);
+    }
     lists_stale_ = false;
     linked_ = false, threads_ = threads;
 }

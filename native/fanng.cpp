@@ -66,7 +66,6 @@ void Fanng::build_unlocked(const float* x, size_t n, int threads) {
     tree_ = std::move(tree.nodes);
     wide = {};
     find_lists(settings_.neighbours, double(settings_.recall), threads);
-    rescore_lists(threads);
     if (settings_.codes) {
         points_.fit_codes(threads);
         if (points_.has_codes() && !codes_agree()) points_.drop_codes();
@@ -281,7 +280,6 @@ double Fanng::complete_lists(size_t k, const int64_t* ids, const int64_t* truth,
     double aim = kept ? (1 + wanted) / 2 : wanted;  // lists that were found for it fell short
     for (int attempt = 0; attempt < TRIES && share < wanted; ++attempt) {
         find_lists(k, attempt == TRIES - 1 ? 1 : aim, threads);
-        rescore_lists(threads);
         share = list_share(ids, truth, n, k);
         aim = (1 + aim) / 2;
     }

@@ -132,6 +132,7 @@ void Fanng::find_lists(size_t k, double wanted, int threads) {
     cells.neighbours(width, probes, threads, [&](uint32_t v, const uint64_t* keys, size_t count) {
         for (size_t j = 0; j < width; ++j) lists_[v * width + j] = j < count ? key_id(keys[j]) : NONE;
     });
+    rescore_lists(threads);
 }
 
 void Fanng::compare_all(const Matrix& x, int threads) {
