@@ -20,7 +20,7 @@ constexpr size_t UPDATE_REACH = 12;    // the old lists are good: a short look s
 }  // namespace
 
 void Fanng::add(const float* x, size_t n, int threads, int64_t* ids) {
-    std::unique_lock<std::shared_mutex> writing(lock_);
+    std::unique_lock<FairMutex> writing(lock_);
     const size_t first = place_.size();
     for (size_t i = 0; i < n; ++i) ids[i] = int64_t(first + i);
     if (!n) return;
@@ -131,7 +131,7 @@ Fanng::Ids Fanng::link_to_new(size_t first, int threads) {
 }
 
 void Fanng::remove(const int64_t* ids, size_t n, int threads) {
-    std::unique_lock<std::shared_mutex> writing(lock_);
+    std::unique_lock<FairMutex> writing(lock_);
     if (!linked_) link(threads);
     if (dead_.empty()) dead_.assign(points_.size(), 0);
     for (size_t i = 0; i < n; ++i) {
@@ -215,7 +215,7 @@ void Fanng::renumber(const Ids& kept) {
 // The points moved a little: the old neighbour lists, measured anew and refined once, are where the search for the new
 // ones starts.
 void Fanng::update(const float* x, size_t n, int threads) {
-    std::unique_lock<std::shared_mutex> writing(lock_);
+    std::unique_lock<FairMutex> writing(lock_);
     consolidate(threads);
     (void)n;
     const size_t dim = points_.dim();

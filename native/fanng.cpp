@@ -23,11 +23,11 @@ Fanng::Fanng(const Settings& settings) : settings_(settings), points_(settings.d
 Fanng::~Fanng() = default;
 
 size_t Fanng::size() const {
-    std::shared_lock<std::shared_mutex> reading(lock_);
+    std::shared_lock<FairMutex> reading(lock_);
     return points_.size() - dead_count_;
 }
 size_t Fanng::id_count() const {
-    std::shared_lock<std::shared_mutex> reading(lock_);
+    std::shared_lock<FairMutex> reading(lock_);
     return place_.size();
 }
 
@@ -38,7 +38,7 @@ size_t Fanng::kept_width(size_t k) const {
 }
 
 void Fanng::build(const float* x, size_t n, int threads) {
-    std::unique_lock<std::shared_mutex> writing(lock_);
+    std::unique_lock<FairMutex> writing(lock_);
     build_unlocked(x, n, threads);
 }
 
@@ -75,13 +75,13 @@ void Fanng::build_unlocked(const float* x, size_t n, int threads) {
 
 // Whoever only wants the lists does not wait for a graph.
 void Fanng::prepare(int threads) {
-    std::unique_lock<std::shared_mutex> writing(lock_);
+    std::unique_lock<FairMutex> writing(lock_);
     if (!linked_) link(threads ? threads : threads_);
 }
 
-std::shared_lock<std::shared_mutex> Fanng::reading_graph(int threads) const {
+std::shared_lock<FairMutex> Fanng::reading_graph(int threads) const {
     for (;;) {
-        std::shared_lock<std::shared_mutex> reading(lock_);
+        std::shared_lock<FairMutex> reading(lock_);
         if (linked_) return reading;
         reading.unlock();
         const_cast<Fanng*>(this)->prepare(threads);
@@ -231,7 +231,7 @@ void Fanng::search_points(const int64_t* ids, size_t n, size_t k, const Effort& 
 }
 
 void Fanng::scan_points(const int64_t* ids, size_t n, size_t k, int threads, float* distances, int64_t* indices) const {
-    std::shared_lock<std::shared_mutex> reading(lock_);
+    std::shared_lock<FairMutex> reading(lock_);
     Ids all;
     for (uint32_t v = 0; v < points_.size(); ++v)
         if (!is_dead(v)) all.push_back(v);
@@ -261,7 +261,7 @@ void Fanng::scan_points(const int64_t* ids, size_t n, size_t k, int threads, flo
 }
 
 double Fanng::complete_lists(size_t k, const int64_t* ids, const int64_t* truth, size_t n, double wanted, int threads) {
-    std::unique_lock<std::shared_mutex> writing(lock_);
+    std::unique_lock<FairMutex> writing(lock_);
     if (lists_stale_) {
         consolidate(threads);
         refine(list_width_, STALE_REACH, threads);
@@ -304,7 +304,7 @@ double Fanng::list_share(const int64_t* ids, const int64_t* truth, size_t n, siz
 }
 
 void Fanng::from_lists(const int64_t* ids, size_t n, size_t k, int threads, float* distances, int64_t* indices) const {
-    std::shared_lock<std::shared_mutex> reading(lock_);
+    std::shared_lock<FairMutex> reading(lock_);
     const size_t width = std::min(list_width_, k + TIES);
     parallel(n, 64, threads, [&](size_t begin, size_t end, int) {
         with_vectors(points_, [&](auto space) {
@@ -329,12 +329,12 @@ void Fanng::from_lists(const int64_t* ids, size_t n, size_t k, int threads, floa
 }
 
 bool Fanng::alive(int64_t id) const {
-    std::shared_lock<std::shared_mutex> reading(lock_);
+    std::shared_lock<FairMutex> reading(lock_);
     return vertex_of(id) != NONE;
 }
 
 void Fanng::vectors(const int64_t* ids, size_t n, float* out) const {
-    std::shared_lock<std::shared_mutex> reading(lock_);
+    std::shared_lock<FairMutex> reading(lock_);
     Array<float> x(points_.padded());
     for (size_t i = 0; i < n; ++i) {
         const uint32_t v = vertex_of(ids[i]);

@@ -3,6 +3,7 @@
 
 #include "lists.h"
 #include "search.h"
+#include "threads.h"
 #include "tree.h"
 
 #include <memory>
@@ -119,7 +120,7 @@ private:
     // fanng.cpp
     void build_unlocked(const float* x, size_t n, int threads);
     void link(int threads);
-    std::shared_lock<std::shared_mutex> reading_graph(int threads) const;
+    std::shared_lock<FairMutex> reading_graph(int threads) const;
     void find_medoid();
     size_t kept_width(size_t k) const;
     double list_share(const int64_t* ids, const int64_t* truth, size_t n, size_t k) const;
@@ -165,7 +166,7 @@ private:
     uint64_t walks_ = 0;
     double walk_success_ = 0;
     mutable std::atomic<uint64_t> distances_{0}, queries_{0};
-    mutable std::shared_mutex lock_;
+    mutable FairMutex lock_;
     std::shared_ptr<Contents> contents_;  // that loaded buffers are parts of
 };
 
