@@ -91,6 +91,7 @@ void bind_fanng(nb::module_& m) {
             same(x.shape(1), self.settings().dim, "dimensions");
             self.build(x.data(), x.shape(0), threads);
         }, Free())
+        .def("prepare", &Fanng::prepare, "threads"_a, Free())
         .def("add", [](Fanng& self, Floats x, int threads, OutIds ids) {
             same(x.shape(1), self.settings().dim, "dimensions"), same(ids.shape(0), x.shape(0), "ids");
             self.add(x.data(), x.shape(0), threads, ids.data());
@@ -130,7 +131,8 @@ void bind_fanng(nb::module_& m) {
         .def_prop_ro("settings", &settings_dict)
         .def("stats", &stats_dict)
         .def("save", &Fanng::save, Free())
-        .def_static("load", &Fanng::load, Free());
+        .def_prop_ro("on_disk", &Fanng::on_disk)
+        .def_static("load", &Fanng::load, "path"_a, "on_disk"_a = false, Free());
 }
 
 // For tests: every kernel of a set on given arrays, to be compared with the plain one.

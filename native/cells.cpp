@@ -101,11 +101,12 @@ size_t Cells::probes_for(const std::vector<uint32_t>& points, const std::vector<
     parallel(points.size(), 1, threads, [&](size_t i, size_t, int) {
         Array<float> mine, theirs;
         distances(points[i], mine);
-        const size_t own = first(mine);
+        const size_t own = cell_of_.empty() ? first(mine) : cell_of_[points[i]];
         for (size_t j = i % step; j < k; j += step) {
             if (truth[i * k + j] == NONE) continue;
             distances(truth[i * k + j], theirs);
-            found[i].push_back(std::min(rank(mine, first(theirs)), rank(theirs, own)));
+            const size_t other = cell_of_.empty() ? first(theirs) : cell_of_[truth[i * k + j]];
+            found[i].push_back(std::min(rank(mine, other), rank(theirs, own)));
         }
     });
     std::vector<size_t> ranks;
@@ -116,10 +117,10 @@ size_t Cells::probes_for(const std::vector<uint32_t>& points, const std::vector<
     return std::min(count_, ranks[at] + 1);
 }
 
-// Puts the points into cells, and notes at which cells each looks.
-void Cells::fill(size_t probes, int threads) {
-    Array<uint32_t> probed(n_ * probes);
-    std::vector<float> distance(n_);
+// The cells at which each point looks, and its distance to the first of them.
+void Cells::look(size_t probes, int threads) {
+    probed_.resize(n_ * probes), probes_each_ = probes;
+    nearest_.resize(n_);
     // Some centres tell how far a point has to look, so that its list does not fill with cells to be dropped again.
     Packed few;
     const size_t m = std::min(count_, FEW), rank = std::min(m, probes * m / count_ * 3 / 2 + 4);
@@ -139,11 +140,21 @@ void Cells::fill(size_t probes, int threads) {
             const size_t found = lists.count(i - begin), some = std::min(found, probes);
             std::nth_element(keys, keys + some - 1, keys + found);
             std::partial_sort(keys, keys + std::min(some, CHOICES), keys + some);
-            distance[i] = key_score(keys[0]);
-            for (size_t j = 0; j < probes; ++j) probed[i * probes + j] = j < some ? key_id(keys[j]) : NONE;
+            nearest_[i] = key_score(keys[0]);
+            for (size_t j = 0; j < probes; ++j) probed_[i * probes + j] = j < some ? key_id(keys[j]) : NONE;
         }
     });
-    place(distance, probed, probes);
+}
+
+void Cells::settle(size_t probes, int threads) {
+    look(std::clamp<size_t>(probes, 1, count_), threads);
+    place();
+}
+
+// Packs the points cell by cell, and notes which cells are to be compared.
+void Cells::fill(size_t probes, int threads) {
+    if (cell_of_.empty()) settle(probes, threads);
+    if (probes > probes_each_) look(probes, threads);
     packed_.reset(count_ * PANEL, dim_, slots_.data());
     parallel(count_, 16, threads, [&](size_t begin, size_t end, int) {
         for (size_t c = begin; c < end; ++c) {
@@ -152,37 +163,39 @@ void Cells::fill(size_t probes, int threads) {
             for (size_t s = c * PANEL; rest_ && s < c * PANEL + count; ++s) packed_.lengthen(s, rest_[slots_[s]]);
         }
     });
-    note_probes(probed, probes, threads);
+    note_probes(threads);
+    probed_ = {};
     pair_up(threads);
 }
 
 // Those nearest to a centre choose first; whoever finds a cell full goes to the next of its own.
-void Cells::place(const std::vector<float>& distance, const Array<uint32_t>& probed, size_t probes) {
+void Cells::place() {
+    cell_of_.resize(n_);
     slots_.assign(count_ * PANEL, NONE);
     full_.assign(count_, 0);
     std::vector<uint32_t> order(n_);
     std::iota(order.begin(), order.end(), 0u);
     std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
-        return distance[a] != distance[b] ? distance[a] < distance[b] : a < b;
+        return nearest_[a] != nearest_[b] ? nearest_[a] < nearest_[b] : a < b;
     });
     const uint64_t all = (uint64_t(1) << PANEL) - 1;
     size_t any = 0;  // the first cell that may have room for those who find none
     for (uint32_t v : order) {
-        const uint32_t* mine = &probed[size_t(v) * probes];
+        const uint32_t* mine = &probed_[size_t(v) * probes_each_];
         size_t cell = NONE;
-        for (size_t j = 0; j < probes && mine[j] != NONE && cell == NONE; ++j)
+        for (size_t j = 0; j < probes_each_ && mine[j] != NONE && cell == NONE; ++j)
             if (full_[mine[j]] != all) cell = mine[j];
         if (cell == NONE) {
             while (full_[any] == all) ++any;
             cell = any;
         }
         const size_t slot = size_t(__builtin_popcountll(full_[cell]));
-        slots_[cell * PANEL + slot] = v;
+        slots_[cell * PANEL + slot] = v, cell_of_[v] = uint32_t(cell);
         full_[cell] |= uint64_t(1) << slot;
     }
 }
 
-void Cells::note_probes(const Array<uint32_t>& probed, size_t probes, int threads) {
+void Cells::note_probes(int threads) {
     probes_.assign(count_, {});
     parallel(count_, 64, threads, [&](size_t begin, size_t end, int) {
         std::vector<uint64_t> who(count_, 0);
@@ -190,8 +203,8 @@ void Cells::note_probes(const Array<uint32_t>& probed, size_t probes, int thread
         for (size_t c = begin; c < end; ++c) {
             met.clear();
             for (size_t s = 0; s < PANEL && slots_[c * PANEL + s] != NONE; ++s) {
-                const uint32_t* mine = &probed[size_t(slots_[c * PANEL + s]) * probes];
-                for (size_t j = 0; j < probes && mine[j] != NONE; ++j) {
+                const uint32_t* mine = &probed_[size_t(slots_[c * PANEL + s]) * probes_each_];
+                for (size_t j = 0; j < probes_each_ && mine[j] != NONE; ++j) {
                     if (!who[mine[j]]) met.push_back(mine[j]);
                     who[mine[j]] |= uint64_t(1) << s;
                 }

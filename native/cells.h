@@ -22,6 +22,8 @@ public:
     // How many cells a point must look at so that the lists hold the share `wanted` of the given true neighbours
     // (points, k), NONE where there are none.
     size_t probes_for(const std::vector<uint32_t>& points, const std::vector<uint32_t>& truth, double wanted, int threads) const;
+    // Puts the points into cells. Where a cell is full, a point goes to its next one, so that probes_for says more than before.
+    void settle(size_t probes, int threads);
     // The `keep` nearest found for every point, itself left out: take(point, keys, count) with the keys in order.
     using Take = std::function<void(uint32_t, const uint64_t*, size_t)>;
     void neighbours(size_t keep, size_t probes, int threads, const Take& take);
@@ -31,9 +33,10 @@ private:
     void move_centres(const std::vector<uint32_t>& sample, const std::vector<uint32_t>& cell_of, int threads);
     void pack_centres();
     void nearest(const uint32_t* ids, size_t n, const Packed& centres, Lists& lists) const;
+    void look(size_t probes, int threads);
     void fill(size_t probes, int threads);
-    void place(const std::vector<float>& nearest, const Array<uint32_t>& probed, size_t probes);
-    void note_probes(const Array<uint32_t>& probed, size_t probes, int threads);
+    void place();
+    void note_probes(int threads);
     void pair_up(int threads);
     void join_all(Lists& lists, int threads) const;
     void join_pair(size_t a, uint64_t from_a, size_t b, uint64_t from_b, Lists& lists, bool locked) const;
@@ -54,6 +57,10 @@ private:
     size_t n_, dim_, padded_, count_;
     Array<float> origin_, centres_;
     Packed packed_centres_, packed_;
+    Array<uint32_t> probed_;      // (n, probes_each_) cells at which each point looks, NONE at the end
+    size_t probes_each_ = 0;
+    std::vector<float> nearest_;  // score of each point's nearest centre
+    std::vector<uint32_t> cell_of_; // of each point, once it has found room
     Array<uint32_t> slots_;       // (cells, PANEL) points, NONE where a cell is not full
     std::vector<uint64_t> full_;  // of each cell, the slots that hold a point
     std::vector<std::vector<Probe>> probes_;

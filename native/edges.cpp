@@ -278,6 +278,7 @@ bool Fanng::insert_edge(uint32_t from, uint32_t to) {
 // The other files use these for every space.
 #define NNGK_FOR_SPACE(S) template void Fanng::relink(S&, uint32_t, const Ids&, size_t);
 NNGK_FOR_SPACE(CodeSpace)
+NNGK_FOR_SPACE(FileSpace)
 NNGK_FOR_SPACE(VectorSpace<Storage::f32>)
 NNGK_FOR_SPACE(VectorSpace<Storage::bf16>)
 NNGK_FOR_SPACE(VectorSpace<Storage::f16>)

@@ -20,7 +20,7 @@ constexpr size_t UPDATE_REACH = 12;    // the old lists are good: a short look s
 }  // namespace
 
 void Fanng::add(const float* x, size_t n, int threads, int64_t* ids) {
-    std::unique_lock<std::shared_mutex> writing(lock_);
+    std::unique_lock<FairMutex> writing(lock_);
     const size_t first = place_.size();
     for (size_t i = 0; i < n; ++i) ids[i] = int64_t(first + i);
     if (!n) return;
@@ -30,6 +30,7 @@ void Fanng::add(const float* x, size_t n, int threads, int64_t* ids) {
         for (size_t v = 0; v < n; ++v) label_[v] += uint32_t(first);
         return;
     }
+    if (!linked_) link(threads);
     if (in_.size() != graph_.size()) in_ = in_degrees();
     for (size_t at = 0; at < n; at += BATCH) insert(x + at * points_.dim(), std::min(BATCH, n - at), threads);
     if (n * 50 >= points_.size()) connect();
@@ -130,7 +131,8 @@ Fanng::Ids Fanng::link_to_new(size_t first, int threads) {
 }
 
 void Fanng::remove(const int64_t* ids, size_t n, int threads) {
-    std::unique_lock<std::shared_mutex> writing(lock_);
+    std::unique_lock<FairMutex> writing(lock_);
+    if (!linked_) link(threads);
     if (dead_.empty()) dead_.assign(points_.size(), 0);
     for (size_t i = 0; i < n; ++i) {
         const uint32_t v = vertex_of(ids[i]);
@@ -213,7 +215,7 @@ void Fanng::renumber(const Ids& kept) {
 // The points moved a little: the old neighbour lists, measured anew and refined once, are where the search for the new
 // ones starts.
 void Fanng::update(const float* x, size_t n, int threads) {
-    std::unique_lock<std::shared_mutex> writing(lock_);
+    std::unique_lock<FairMutex> writing(lock_);
     consolidate(threads);
     (void)n;
     const size_t dim = points_.dim();
@@ -221,13 +223,14 @@ void Fanng::update(const float* x, size_t n, int threads) {
     for (const uint32_t v : place_)
         if (v != NONE) points_.set(v, x + dim * row++);
     if (points_.has_codes()) points_.fit_codes(threads);
-    if (points_.size() <= SMALL)
+    if (points_.size() <= SMALL) {
         find_lists(settings_.neighbours, 1, threads);
-    else
+    } else {
         refine(list_width_, UPDATE_REACH, threads);
-    rescore_lists(threads);
+        rescore_lists(threads);
+    }
     lists_stale_ = false;
-    link(threads);
+    linked_ = false, threads_ = threads;
 }
 
 }  // namespace nngk

@@ -14,6 +14,7 @@ constexpr size_t STALE_REACH = 24;  // of the round that brings lists up to date
 constexpr double ROUND_GAINS = 0.0005; // of recall for each neighbour that it looks at, about
 constexpr int TRIES = 3;           // at lists of a wanted recall, each with half of what the one before might miss
 constexpr size_t TIES = 8;         // entries of a list read beyond k, since equally far points go by their ids
+constexpr size_t SCANNED = 8;      // times as many as are wanted are measured on vectors that stay in a file
 constexpr size_t PIECE = 8;        // queries a thread takes at a time
 
 }  // namespace
@@ -22,11 +23,11 @@ Fanng::Fanng(const Settings& settings) : settings_(settings), points_(settings.d
 Fanng::~Fanng() = default;
 
 size_t Fanng::size() const {
-    std::shared_lock<std::shared_mutex> reading(lock_);
+    std::shared_lock<FairMutex> reading(lock_);
     return points_.size() - dead_count_;
 }
 size_t Fanng::id_count() const {
-    std::shared_lock<std::shared_mutex> reading(lock_);
+    std::shared_lock<FairMutex> reading(lock_);
     return place_.size();
 }
 
@@ -37,7 +38,7 @@ size_t Fanng::kept_width(size_t k) const {
 }
 
 void Fanng::build(const float* x, size_t n, int threads) {
-    std::unique_lock<std::shared_mutex> writing(lock_);
+    std::unique_lock<FairMutex> writing(lock_);
     build_unlocked(x, n, threads);
 }
 
@@ -65,15 +66,30 @@ void Fanng::build_unlocked(const float* x, size_t n, int threads) {
     tree_ = std::move(tree.nodes);
     wide = {};
     find_lists(settings_.neighbours, double(settings_.recall), threads);
-    rescore_lists(threads);
     if (settings_.codes) {
         points_.fit_codes(threads);
         if (points_.has_codes() && !codes_agree()) points_.drop_codes();
     }
-    link(threads);
+    linked_ = false, threads_ = threads;
+}
+
+// Whoever only wants the lists does not wait for a graph.
+void Fanng::prepare(int threads) {
+    std::unique_lock<FairMutex> writing(lock_);
+    if (!linked_) link(threads ? threads : threads_);
+}
+
+std::shared_lock<FairMutex> Fanng::reading_graph(int threads) const {
+    for (;;) {
+        std::shared_lock<FairMutex> reading(lock_);
+        if (linked_) return reading;
+        reading.unlock();
+        const_cast<Fanng*>(this)->prepare(threads);
+    }
 }
 
 void Fanng::link(int threads) {
+    linked_ = true;
     find_medoid();
     make_graph(threads);
     walk(settings_.walk_rounds, threads);
@@ -174,7 +190,7 @@ void Fanng::explore(Space& space, uint32_t own, bool from_own, size_t k, const E
 
 void Fanng::search(const float* x, size_t n, size_t k, const Effort& effort, int threads, float* distances,
                    int64_t* indices) const {
-    std::shared_lock<std::shared_mutex> reading(lock_);
+    const auto reading = reading_graph(threads);
     const size_t dim = points_.dim();
     parallel(n, PIECE, threads, [&](size_t begin, size_t end, int) {
         thread_local Scratch s;
@@ -195,7 +211,7 @@ void Fanng::search(const float* x, size_t n, size_t k, const Effort& effort, int
 
 void Fanng::search_points(const int64_t* ids, size_t n, size_t k, const Effort& effort, bool from_own, int threads,
                           float* distances, int64_t* indices) const {
-    std::shared_lock<std::shared_mutex> reading(lock_);
+    const auto reading = reading_graph(threads);
     parallel(n, PIECE, threads, [&](size_t begin, size_t end, int) {
         thread_local Scratch s;
         s.distances = 0;
@@ -215,26 +231,37 @@ void Fanng::search_points(const int64_t* ids, size_t n, size_t k, const Effort& 
 }
 
 void Fanng::scan_points(const int64_t* ids, size_t n, size_t k, int threads, float* distances, int64_t* indices) const {
-    std::shared_lock<std::shared_mutex> reading(lock_);
+    std::shared_lock<FairMutex> reading(lock_);
     Ids all;
     for (uint32_t v = 0; v < points_.size(); ++v)
         if (!is_dead(v)) all.push_back(v);
     parallel(n, 1, threads, [&](size_t i, size_t, int) {
         const uint32_t own = vertex_of(ids[i]);
         std::vector<uint64_t> words;
-        if (own != NONE)
-            with_vectors(points_, [&](auto space) {
-                space.ask_point(own);
-                measure_all(space, all.data(), all.size(), [&](uint32_t d, uint32_t v) {
-                    if (v != own) words.push_back(uint64_t(d) << 32 | label_[v]);
-                });
+        auto measure = [&](auto space, const Ids& which) {
+            space.ask_point(own);
+            measure_all(space, which.data(), which.size(), [&](uint32_t d, uint32_t v) {
+                if (v != own) words.push_back(uint64_t(d) << 32 | v);
             });
+        };
+        if (own != NONE && points_.on_disk() && points_.has_codes()) {
+            // Not every vector is read: those that the codes put far behind are not among the nearest.
+            measure(CodeSpace(points_), all);
+            Ids near(std::min(words.size(), SCANNED * k + SCANNED));
+            std::partial_sort(words.begin(), words.begin() + long(near.size()), words.end());
+            for (size_t j = 0; j < near.size(); ++j) near[j] = uint32_t(words[j]);
+            words.clear();
+            measure(FileSpace(points_), near);
+        } else if (own != NONE) {
+            with_vectors(points_, [&](auto space) { measure(std::move(space), all); });
+        }
+        for (uint64_t& word : words) word = word >> 32 << 32 | label_[uint32_t(word)];
         write_row(words, k, distances + i * k, indices + i * k);
     });
 }
 
 double Fanng::complete_lists(size_t k, const int64_t* ids, const int64_t* truth, size_t n, double wanted, int threads) {
-    std::unique_lock<std::shared_mutex> writing(lock_);
+    std::unique_lock<FairMutex> writing(lock_);
     if (lists_stale_) {
         consolidate(threads);
         refine(list_width_, STALE_REACH, threads);
@@ -253,7 +280,6 @@ double Fanng::complete_lists(size_t k, const int64_t* ids, const int64_t* truth,
     double aim = kept ? (1 + wanted) / 2 : wanted;  // lists that were found for it fell short
     for (int attempt = 0; attempt < TRIES && share < wanted; ++attempt) {
         find_lists(k, attempt == TRIES - 1 ? 1 : aim, threads);
-        rescore_lists(threads);
         share = list_share(ids, truth, n, k);
         aim = (1 + aim) / 2;
     }
@@ -278,7 +304,7 @@ double Fanng::list_share(const int64_t* ids, const int64_t* truth, size_t n, siz
 }
 
 void Fanng::from_lists(const int64_t* ids, size_t n, size_t k, int threads, float* distances, int64_t* indices) const {
-    std::shared_lock<std::shared_mutex> reading(lock_);
+    std::shared_lock<FairMutex> reading(lock_);
     const size_t width = std::min(list_width_, k + TIES);
     parallel(n, 64, threads, [&](size_t begin, size_t end, int) {
         with_vectors(points_, [&](auto space) {
@@ -303,12 +329,12 @@ void Fanng::from_lists(const int64_t* ids, size_t n, size_t k, int threads, floa
 }
 
 bool Fanng::alive(int64_t id) const {
-    std::shared_lock<std::shared_mutex> reading(lock_);
+    std::shared_lock<FairMutex> reading(lock_);
     return vertex_of(id) != NONE;
 }
 
 void Fanng::vectors(const int64_t* ids, size_t n, float* out) const {
-    std::shared_lock<std::shared_mutex> reading(lock_);
+    std::shared_lock<FairMutex> reading(lock_);
     Array<float> x(points_.padded());
     for (size_t i = 0; i < n; ++i) {
         const uint32_t v = vertex_of(ids[i]);
@@ -319,7 +345,7 @@ void Fanng::vectors(const int64_t* ids, size_t n, float* out) const {
 }
 
 Stats Fanng::stats() const {
-    std::shared_lock<std::shared_mutex> reading(lock_);
+    const auto reading = reading_graph(0);
     Stats s;
     s.points = points_.size() - dead_count_, s.removed = place_.size() - s.points;
     s.min_degree = s.min_in_degree = s.points ? ~uint64_t(0) : 0;
@@ -336,6 +362,7 @@ Stats Fanng::stats() const {
     return s;
 }
 
+template void Fanng::enter(FileSpace&, uint32_t, const Effort&, Scratch&, Ids&) const;
 template void Fanng::enter(CodeSpace&, uint32_t, const Effort&, Scratch&, Ids&) const;
 template void Fanng::enter(VectorSpace<Storage::f32>&, uint32_t, const Effort&, Scratch&, Ids&) const;
 template void Fanng::enter(VectorSpace<Storage::bf16>&, uint32_t, const Effort&, Scratch&, Ids&) const;

@@ -3,6 +3,7 @@
 
 #include "lists.h"
 #include "search.h"
+#include "threads.h"
 #include "tree.h"
 
 #include <memory>
@@ -55,7 +56,9 @@ public:
     explicit Fanng(const Settings& settings);
     ~Fanng();
 
+    // The neighbour lists are found at once; the graph is made from them when it is first needed, or by `prepare`.
     void build(const float* x, size_t n, int threads);
+    void prepare(int threads);  // 0: as many as were last given
     void add(const float* x, size_t n, int threads, int64_t* ids);
     void remove(const int64_t* ids, size_t n, int threads);
     void update(const float* x, size_t n, int threads);  // all points that are not removed, by id
@@ -81,7 +84,9 @@ public:
     const Settings& settings() const { return settings_; }
 
     void save(const std::string& path) const;
-    static std::unique_ptr<Fanng> load(const std::string& path);
+    // on_disk: the vectors stay in the file and are read where answers are measured. Such an index is for searching only.
+    static std::unique_ptr<Fanng> load(const std::string& path, bool on_disk = false);
+    bool on_disk() const { return points_.on_disk(); }
 
 private:
     using Ids = std::vector<uint32_t>;
@@ -115,6 +120,7 @@ private:
     // fanng.cpp
     void build_unlocked(const float* x, size_t n, int threads);
     void link(int threads);
+    std::shared_lock<FairMutex> reading_graph(int threads) const;
     void find_medoid();
     size_t kept_width(size_t k) const;
     double list_share(const int64_t* ids, const int64_t* truth, size_t n, size_t k) const;
@@ -135,7 +141,9 @@ private:
     template <class Visit>
     void visit_sections(Visit&& visit);
     template <class Sections>
-    void adopt_sections(const Sections& sections, Contents& contents);
+    void adopt_sections(const Sections& sections, Contents& contents, bool on_disk);
+    void check_rows(uint64_t expected) const;
+    bool bounded(const float* x) const;
     void check_loaded(size_t ids) const;
     void check_names(size_t ids) const;
     void check_values() const;
@@ -153,11 +161,13 @@ private:
     std::vector<uint8_t> dead_; // by vertex; empty while nothing was removed
     size_t dead_count_ = 0;
     uint32_t medoid_ = 0;
+    bool linked_ = true;       // the graph is that of the lists
+    int threads_ = 1;          // that were last given
     uint64_t walks_ = 0;
     double walk_success_ = 0;
     mutable std::atomic<uint64_t> distances_{0}, queries_{0};
-    mutable std::shared_mutex lock_;
-    std::unique_ptr<Contents> contents_;  // that loaded buffers are parts of
+    mutable FairMutex lock_;
+    std::shared_ptr<Contents> contents_;  // that loaded buffers are parts of
 };
 
 }  // namespace nngk

@@ -8,7 +8,6 @@
 #include <fcntl.h>
 #include <mutex>
 #include <stdexcept>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <utility>
 
@@ -17,6 +16,7 @@ namespace {
 
 constexpr char MAGIC[8] = {'N', 'N', 'G', 'K', 'F', 'A', 'N', '2'};
 constexpr size_t SECTIONS = 10;
+constexpr size_t VECTORS = 0, HALVES = 1, LISTS = 5;  // sections that may stay in the file
 constexpr uint64_t MOST = uint64_t(1) << 31;  // points: a pool's words have no room for more
 
 struct Section {
@@ -34,29 +34,6 @@ struct Header {
     Section sections[SECTIONS];
     uint64_t checksum;  // of all that stands before it
 };
-
-uint64_t mix(uint64_t h, uint64_t word) {
-    h = (h ^ word) * 0x9e3779b97f4a7c15ull;
-    return h ^ (h >> 29);
-}
-
-// Four lanes, so that checking costs little beside reading.
-uint64_t checksum(const char* data, size_t bytes) {
-    uint64_t lanes[4] = {1, 2, 3, 4};
-    size_t at = 0;
-    for (; at + 32 <= bytes; at += 32)
-        for (size_t l = 0; l < 4; ++l) {
-            uint64_t word;
-            std::memcpy(&word, data + at + 8 * l, 8);
-            lanes[l] = mix(lanes[l], word);
-        }
-    uint64_t h = bytes;
-    for (; at < bytes; ++at) h = mix(h, uint64_t(uint8_t(data[at])));
-    for (uint64_t lane : lanes) h = mix(h, lane);
-    return h;
-}
-
-[[noreturn]] void refuse(const std::string& why) { throw std::runtime_error(why); }
 
 class File {
 public:
@@ -88,15 +65,6 @@ private:
     size_t written_ = 0;
 };
 
-struct Closing {
-    int descriptor;
-    ~Closing() { ::close(descriptor); }
-};
-
-void require(bool holds, const char* what) {
-    if (!holds) refuse(std::string("is damaged (") + what + ")");
-}
-
 // What the loops trust must hold whoever wrote the file: indices stay inside their arrays.
 void check_below(const uint32_t* values, size_t n, size_t limit, bool none_allowed, const char* what) {
     uint32_t worst = 0;
@@ -115,26 +83,6 @@ void check_settings(const Settings& s) {
 
 }  // namespace
 
-Contents::Contents(const std::string& path) {
-    const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe must not make us wait
-    if (descriptor < 0) refuse("cannot be opened: " + std::string(std::strerror(errno)));
-    const Closing closing{descriptor};
-    struct stat info;
-    if (::fstat(descriptor, &info) || !S_ISREG(info.st_mode) || info.st_size <= 0) refuse("is empty or not a file");
-    try {
-        bytes_.resize(size_t(info.st_size));
-    } catch (const std::exception&) {
-        refuse("needs " + std::to_string(info.st_size) + " bytes of memory, more than there are");
-    }
-    for (size_t at = 0; at < bytes_.size();) {
-        const ssize_t got = ::read(descriptor, bytes_.data() + at, std::min<size_t>(bytes_.size() - at, 1 << 30));
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) refuse("cannot be read: " + std::string(std::strerror(errno)));
-        require(got > 0, "it became shorter while it was read");
-        at += size_t(got);
-    }
-}
-
 template <class Visit>
 void Fanng::visit_sections(Visit&& visit) {
     points_.visit(visit);  // four sections
@@ -143,7 +91,7 @@ void Fanng::visit_sections(Visit&& visit) {
 
 // Whoever calls gives a temporary name and renames what is complete.
 void Fanng::save(const std::string& path) const {
-    std::shared_lock<std::shared_mutex> reading(lock_);
+    const auto reading = reading_graph(0);
     Header h{};
     std::memcpy(h.magic, MAGIC, 8);
     h.header_bytes = sizeof(Header), h.settings = settings_;
@@ -159,11 +107,11 @@ void Fanng::save(const std::string& path) const {
     parts.emplace_back(tree_.data(), tree_.size() * sizeof(TreeNode));
     size_t at = rounded(sizeof(Header), 64);
     for (size_t s = 0; s < SECTIONS; ++s) {
-        h.sections[s] = {at, parts[s].second, checksum(static_cast<const char*>(parts[s].first), parts[s].second)};
+        h.sections[s] = {at, parts[s].second, checksum(parts[s].first, parts[s].second)};
         at += rounded(parts[s].second, 64);
     }
     h.file_bytes = at;
-    h.checksum = checksum(reinterpret_cast<const char*>(&h), offsetof(Header, checksum));
+    h.checksum = checksum(&h, offsetof(Header, checksum));
     File file(path);
     file.write(&h, sizeof h);
     for (size_t s = 0; s < SECTIONS; ++s) {
@@ -174,46 +122,57 @@ void Fanng::save(const std::string& path) const {
     file.finish();
 }
 
-std::unique_ptr<Fanng> Fanng::load(const std::string& path) {
-    auto contents = std::make_unique<Contents>(path);
+// on_disk: the vectors stay in the file, and the lists too, which only all_neighbours needs; what a walk needs is read.
+std::unique_ptr<Fanng> Fanng::load(const std::string& path, bool on_disk) {
+    auto contents = std::make_shared<Contents>(path);
     Header h;
     require(contents->size() >= sizeof h, "it ends before its header does");
-    std::memcpy(&h, contents->data(), sizeof h);
+    contents->read(0, &h, sizeof h);
     if (std::memcmp(h.magic, MAGIC, 8)) refuse("is not a FANNG index of this version: build it again from its points");
-    require(h.header_bytes == sizeof h && h.checksum == checksum(contents->data(), offsetof(Header, checksum)), "its header does not match its checksum");
+    require(h.header_bytes == sizeof h && h.checksum == checksum(&h, offsetof(Header, checksum)), "its header does not match its checksum");
     require(h.file_bytes == contents->size(), "its length is not what its header says");
     check_settings(h.settings);
     size_t end = sizeof h;  // sections follow each other: two that overlap would change together
     for (const Section& s : h.sections) {
         require(s.offset % 64 == 0 && s.offset >= end && s.offset <= h.file_bytes && s.bytes <= h.file_bytes - s.offset, "a section lies outside it");
-        require(s.checksum == checksum(contents->data() + s.offset, s.bytes), "a section does not match its checksum");
         end = s.offset + s.bytes;
     }
     require(h.points < MOST && h.ids < NONE && h.list_width <= NONE && h.has_codes <= 1 && h.lists_stale <= 1, "its sizes are impossible");
     require(h.points == 0 || h.stride == Graph::stride_for(h.settings.degree + SPARE), "its graph has another degree than its settings");
     require(h.walk_success >= 0 && h.walk_success <= 1, "its share of walks is impossible");
     auto index = std::make_unique<Fanng>(h.settings);
-    index->adopt_sections(h.sections, *contents);
+    index->contents_ = contents;
+    index->adopt_sections(h.sections, *contents, on_disk);
     index->points_.restore(h.points, h.has_codes, h.step);
     index->graph_.restore(h.points, h.stride);
-    index->list_width_ = h.list_width, index->lists_stale_ = h.lists_stale, index->dead_count_ = h.dead_count;
+    index->list_width_ = on_disk ? 0 : h.list_width;
+    index->lists_stale_ = h.lists_stale, index->dead_count_ = h.dead_count;
     index->medoid_ = h.medoid, index->walks_ = h.walks, index->walk_success_ = h.walk_success;
+    if (on_disk) {
+        const Section& vectors = h.sections[h.settings.storage == Storage::f32 ? 0 : 1];
+        require(vectors.bytes == h.points * index->points_.row_bytes(), "its vectors have the wrong length");
+        index->points_.leave(StoredRows{contents, vectors.offset, index->points_.row_bytes()});
+        index->check_rows(vectors.checksum);
+    }
     index->check_loaded(h.ids);
-    index->contents_ = std::move(contents);
     return index;
 }
 
 template <class Sections>
-void Fanng::adopt_sections(const Sections& sections, Contents& contents) {
+void Fanng::adopt_sections(const Sections& sections, Contents& contents, bool on_disk) {
     size_t s = 0;
     auto next = [&](size_t unit) {
         require(sections[s].bytes % unit == 0, "a section has an odd length");
-        return std::make_pair(contents.data() + sections[s].offset, sections[s].bytes / unit);
+        char* at = contents.keep(sections[s].offset, sections[s].bytes);
+        require(sections[s].checksum == checksum(at, sections[s].bytes), "a section does not match its checksum");
+        return std::make_pair(at, sections[s].bytes / unit);
     };
     visit_sections([&](auto& buffer) {
         using T = std::decay_t<decltype(buffer[0])>;
-        const auto [at, n] = next(sizeof(T));
-        buffer.view(reinterpret_cast<T*>(at), n);
+        if (!on_disk || (s != VECTORS && s != HALVES && s != LISTS)) {
+            const auto [at, n] = next(sizeof(T));
+            buffer.view(reinterpret_cast<T*>(at), n);
+        }
         ++s;
     });
     auto copy = [&](auto& vector) {
@@ -225,16 +184,34 @@ void Fanng::adopt_sections(const Sections& sections, Contents& contents) {
     copy(place_), copy(dead_), copy(tree_);
 }
 
+// StoredRows that stay in the file are looked at once, some at a time.
+void Fanng::check_rows(uint64_t expected) const {
+    const size_t n = points_.size(), many = std::max<size_t>(1, (size_t(1) << 20) / points_.row_bytes());
+    Array<char> rows(many * points_.row_bytes());
+    Array<float> x(points_.padded());
+    Checksum sum;
+    bool sound = true;
+    for (size_t first = 0; first < n; first += many) {
+        const size_t count = std::min(many, n - first);
+        points_.rows().read(first, rows.data(), count);
+        sum.add(rows.data(), count * points_.row_bytes());
+        for (size_t i = 0; i < count; ++i) points_.widen(&rows[i * points_.row_bytes()], x.data()), sound &= bounded(x.data());
+    }
+    require(sum.value() == expected, "a section does not match its checksum");
+    require(sound, "its vectors are not finite");
+}
+
 void Fanng::check_loaded(size_t ids) const {
     const size_t n = points_.size(), row = n * points_.padded();  // both are bounded, so that nothing overflows
     const bool full = settings_.storage == Storage::f32;
     size_t sizes[4], s = 0;
     const_cast<Points&>(points_).visit([&](auto& buffer) { sizes[s++] = buffer.size(); });
-    require(sizes[0] == (full ? row : 0) && sizes[1] == (full ? 0 : row), "its vectors have the wrong length");
+    const size_t held = points_.on_disk() ? 0 : row;
+    require(sizes[0] == (full ? held : 0) && sizes[1] == (full ? 0 : held), "its vectors have the wrong length");
     require(sizes[2] == (points_.has_codes() ? row : 0) && (!points_.has_codes() || sizes[3] == points_.padded()), "its codes have the wrong length");
     Fanng& self = const_cast<Fanng&>(*this);
     require(self.graph_.buffer().size() == n * graph_.stride(), "its graph has the wrong length");
-    require(lists_.size() == n * list_width_ && (n == 0 || list_width_ > 0) && label_.size() == n && place_.size() == ids, "its lists have the wrong length");
+    require(lists_.size() == n * list_width_ && (n == 0 || list_width_ > 0 || points_.on_disk()) && label_.size() == n && place_.size() == ids, "its lists have the wrong length");
     require(n == 0 || medoid_ < n, "its entry is not a vertex");
     for (size_t v = 0; v < n; ++v) {
         require(graph_.degree(v) <= graph_.capacity(), "a vertex has too many edges");
@@ -272,19 +249,23 @@ void Fanng::check_names(size_t ids) const {
     require(placed == n - dead, "its ids do not agree with its vertices");
 }
 
-// Values whose distances are not numbers would break the orders that later loops rely on.
-void Fanng::check_values() const {
+// A value whose distances are not numbers would break the orders that later loops rely on.
+bool Fanng::bounded(const float* x) const {
     const double limit = std::sqrt(double(std::numeric_limits<float>::max()) / (4 * double(points_.dim())));
+    bool sound = true;
+    for (size_t k = 0; k < points_.dim(); ++k) sound &= std::fabs(double(x[k])) <= limit;
+    for (size_t k = points_.dim(); k < points_.padded(); ++k) sound &= x[k] == 0.0f;
+    return sound;
+}
+
+void Fanng::check_values() const {
     Array<float> x(points_.padded());
     bool sound = true;
-    for (size_t i = 0; i < points_.size(); ++i) {
-        points_.get(i, x.data());
-        for (size_t k = 0; k < points_.dim(); ++k) sound &= std::fabs(double(x[k])) <= limit;
-        for (size_t k = points_.dim(); k < points_.padded(); ++k) sound &= x[k] == 0.0f;
-    }
+    for (size_t i = 0; !points_.on_disk() && i < points_.size(); ++i) points_.get(i, x.data()), sound &= bounded(x.data());
     if (points_.has_codes()) {
         sound &= points_.code_step() > 0 && std::isfinite(points_.code_step());
-        for (size_t k = 0; k < points_.padded(); ++k) sound &= std::fabs(double(points_.centre(k))) <= limit;
+        std::fill(x.begin(), x.end(), 0.0f);
+        for (size_t k = 0; k < points_.padded(); ++k) x[std::min(k, points_.dim() - 1)] = points_.centre(k), sound &= bounded(x.data());
     }
     for (const TreeNode& node : tree_) sound &= node.a == NONE || std::isfinite(node.offset);
     require(sound, "its vectors are not finite");

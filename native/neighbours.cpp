@@ -122,12 +122,17 @@ void Fanng::find_lists(size_t k, double wanted, int threads) {
     const auto [less, agreement] = fewest(x, n, points_.dim(), truth, width, settings_.seed, threads);
     const double needed = std::min(1.0, wanted / agreement);
     Cells cells(less.dim ? less.matrix() : x, less.dim ? less.rest.data() : nullptr, n, less.dim ? less.dim : points_.dim(), threads);
-    const size_t probes = cells.probes_for(truth.points, truth.near, needed + MARGIN * (1 - needed), threads);
     const double saved = less.dim ? double(points_.dim()) / double(less.dim) : 1;
-    if (double(probes) > TOO_MANY * saved * double(cells.count())) return compare_all(x, threads);
+    size_t probes = 0;
+    for (const bool settled : {false, true}) {
+        if (settled) cells.settle(probes, threads);  // not every point finds room where it belongs
+        probes = std::max(probes, cells.probes_for(truth.points, truth.near, needed + MARGIN * (1 - needed), threads));
+        if (double(probes) > TOO_MANY * saved * double(cells.count())) return compare_all(x, threads);
+    }
     cells.neighbours(width, probes, threads, [&](uint32_t v, const uint64_t* keys, size_t count) {
         for (size_t j = 0; j < width; ++j) lists_[v * width + j] = j < count ? key_id(keys[j]) : NONE;
     });
+    rescore_lists(threads);
 }
 
 void Fanng::compare_all(const Matrix& x, int threads) {

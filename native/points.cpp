@@ -32,12 +32,20 @@ void Points::set(size_t i, const float* x) {
 }
 
 void Points::get(size_t i, float* x) const {
+    if (!on_disk()) return widen(storage_ == Storage::f32 ? static_cast<const void*>(f32(i)) : half(i), x);
+    thread_local Array<char> row;
+    row.resize(row_bytes());
+    rows_.read(i, row.data());
+    widen(row.data(), x);
+}
+
+void Points::widen(const void* row, float* x) const {
     if (storage_ == Storage::f32) {
-        std::memcpy(x, f32(i), padded_ * sizeof(float));
+        std::memcpy(x, row, padded_ * sizeof(float));
         return;
     }
-    const uint16_t* row = half(i);
-    for (size_t k = 0; k < padded_; ++k) x[k] = storage_ == Storage::bf16 ? from_bf16(row[k]) : from_f16(row[k]);
+    const uint16_t* half = static_cast<const uint16_t*>(row);
+    for (size_t k = 0; k < padded_; ++k) x[k] = storage_ == Storage::bf16 ? from_bf16(half[k]) : from_f16(half[k]);
 }
 
 void Points::reorder(const uint32_t* order, size_t n) {

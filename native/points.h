@@ -1,6 +1,7 @@
 // The indexed vectors: as given (float32, bfloat16 or float16) for final distances, and as bytes for walking the graph.
 #pragma once
 
+#include "contents.h"
 #include "kernels.h"
 #include "memory.h"
 #include "tree.h"
@@ -49,6 +50,12 @@ public:
     void resize(size_t n);
     void set(size_t i, const float* x);  // dim values
     void get(size_t i, float* x) const;  // padded values
+    // The vectors are not here but in a file's rows, which `get` reads.
+    void leave(StoredRows rows) { rows_ = std::move(rows); }
+    bool on_disk() const { return rows_.contents != nullptr; }
+    const StoredRows& rows() const { return rows_; }
+    size_t row_bytes() const { return padded_ * (storage_ == Storage::f32 ? 4 : 2); }
+    void widen(const void* row, float* x) const;  // a stored row as padded floats
     // In the new order: point i becomes what was point order[i].
     void reorder(const uint32_t* order, size_t n);
 
@@ -84,6 +91,7 @@ private:
     Buffer<float> centre_;
     bool has_codes_ = false;
     float step_ = 1;
+    StoredRows rows_;
 };
 
 }  // namespace nngk

@@ -74,9 +74,33 @@ struct VectorSpace {
     double scale() const { return 1; }
 };
 
+// Stored vectors that are read from a file, each when it is measured.
+struct FileSpace {
+    const Points& points;
+    Array<float> query;
+    mutable Array<float> rows;
+    explicit FileSpace(const Points& p) : points(p), query(p.padded()), rows(4 * p.padded()) {}
+    void ask_point(size_t i) { points.get(i, query.data()); }
+    void ask(const float* x) { std::memcpy(query.data(), x, points.padded() * sizeof(float)); }
+    void prefetch(size_t) const {}
+    void four(const uint32_t* ids, uint32_t* out) const {
+        const float* at[4];
+        for (size_t r = 0; r < 4; ++r) {
+            at[r] = r && ids[r] == ids[r - 1] ? at[r - 1] : &rows[r * points.padded()];
+            if (!r || ids[r] != ids[r - 1]) points.get(ids[r], &rows[r * points.padded()]);
+        }
+        float d[4];
+        kernels().f32(query.data(), at, points.padded(), d);
+        for (int r = 0; r < 4; ++r) out[r] = ordered(d[r]);
+    }
+    static double value(uint32_t d) { return VectorSpace<Storage::f32>::value(d); }
+    double scale() const { return 1; }
+};
+
 // Calls work(space) with the space of the stored vectors.
 template <class Work>
 decltype(auto) with_vectors(const Points& points, Work&& work) {
+    if (points.on_disk()) return work(FileSpace(points));
     switch (points.storage()) {
         case Storage::bf16: return work(VectorSpace<Storage::bf16>(points));
         case Storage::f16: return work(VectorSpace<Storage::f16>(points));

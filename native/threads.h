@@ -7,10 +7,30 @@
 #include <cstddef>
 #include <exception>
 #include <mutex>
+#include <shared_mutex>
 #include <thread>
 #include <vector>
 
 namespace nngk {
+
+// Readers that follow each other closely would keep a writer out for ever: whoever comes while one waits, waits behind it.
+class FairMutex {
+public:
+    void lock() {
+        const std::lock_guard<std::mutex> turn(gate_);
+        inner_.lock();
+    }
+    void lock_shared() {
+        const std::lock_guard<std::mutex> turn(gate_);
+        inner_.lock_shared();
+    }
+    void unlock() { inner_.unlock(); }
+    void unlock_shared() { inner_.unlock_shared(); }
+
+private:
+    std::mutex gate_;
+    std::shared_mutex inner_;
+};
 
 // Calls work(begin, end, thread) for pieces of [0, n). Which thread gets which piece may vary; the pieces do not.
 template <class Work>

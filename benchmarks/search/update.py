@@ -41,6 +41,7 @@ def main() -> None:
             engine.update(moved)
         else:
             engine.build(moved)
+        engine.prepare()
         made = time.perf_counter() - start
         found = engine.all_neighbours(k)[1]
         seconds = time.perf_counter() - start

@@ -85,6 +85,9 @@ void every_path(Storage storage, size_t n, size_t dim, const char* path) {
     index.remove(gone.data(), gone.size(), 3);
     index.search_points(nullptr, n, 8, Effort{10, 0}, true, 3, d.data(), i.data());
     index.save(path);
+    const std::unique_ptr<Fanng> opened = Fanng::load(path, true);
+    opened->search(x.data(), 50, 8, Effort{20, 0}, 3, d.data(), i.data());
+    opened->scan_points(ids.data(), 50, 8, 3, d.data(), truth.data());
     const std::unique_ptr<Fanng> loaded = Fanng::load(path);
     const std::vector<float> moved = normal(loaded->size(), dim, 4);
     loaded->update(moved.data(), loaded->size(), 3);

@@ -56,6 +56,8 @@ HERE = [
     pytest.param("search/engines.py pairs", ("recall", "seconds"), marks=needs_core),
     pytest.param("search/families.py", ("recall", "queries_per_second"), marks=needs_core),
     pytest.param("search/growth.py", ("recall", "seconds"), marks=needs_core),
+    pytest.param("search/lists.py", ("recall", "exact_seconds", "fanng_seconds", "ratio"), marks=needs_core),
+    pytest.param("search/on_disk.py", ("build_seconds", "search_peak_gib", "recall_0.95"), marks=needs_core),
     pytest.param("search/training_lists.py", ("accuracy", "recall@1"), marks=needs_core),
     pytest.param("serve/load.py", ("p50_ms", "p99_ms", "per_second", "ratio", "server_cpu_ms")),
     pytest.param("serve/map_frames.py", ("frames_per_second", "drawing_ms"), marks=[pytest.mark.slow, needs_browser]),

@@ -76,3 +76,47 @@ def test_exact_engine_serves_several_threads() -> None:
     for thread in threads:
         thread.join()
     assert len(answers) == 40 and all(answers)
+
+
+def test_searches_without_a_pause_do_not_keep_a_change_out() -> None:
+    x = torch.randn(2000, 16, generator=torch.Generator().manual_seed(0))
+    engine = FANNG(16, threads=1)
+    engine.build(x)
+    engine.prepare()
+    done, added = threading.Event(), threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            engine.search(x[:400], 10, ef=60)
+
+    def add() -> None:
+        engine.add(x[:3] + 1)
+        added.set()
+
+    readers = [threading.Thread(target=read) for _ in range(4)]
+    for reader in readers:
+        reader.start()
+    time.sleep(0.1)
+    writer = threading.Thread(target=add)
+    writer.start()
+    came = added.wait(30)
+    done.set()
+    for thread in (*readers, writer):
+        thread.join()
+    assert came and len(engine) == 2003
+
+
+def test_the_graph_is_made_once_by_whoever_asks_first() -> None:
+    x = torch.randn(1500, 16, generator=torch.Generator().manual_seed(0))
+    engine = FANNG(16, threads=1)
+    engine.build(x)
+    lists = engine.all_neighbours(5)[1]
+    answers: list[torch.Tensor] = []
+    threads = [threading.Thread(target=lambda: answers.append(engine.search(x[:50], 5, ef=40)[1])) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(answers) == 4 and all(torch.equal(answer, answers[0]) for answer in answers)
+    assert torch.equal(answers[0][:, 0], torch.arange(50))
+    assert torch.equal(engine.all_neighbours(5)[1], lists)

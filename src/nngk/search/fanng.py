@@ -1,7 +1,8 @@
 """FANNG: fast approximate nearest neighbour graphs (Harwood and Drummond, CVPR 2016)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,7 @@ class FANNG:
         settings = self._index.settings
         self.dim: int = settings["dim"]
         self.recall, self.threads = recall, threads
+        self.path: Path | None = None  # of the file that holds the vectors, where it was opened on disk
         # What can be stored: half precision ends at 65504.
         largest = 65504.0 if settings["storage"] == STORAGE["float16"] else math.inf
         self._limits: dict[str, Any] = {"dtype": torch.float32, "largest": largest}
@@ -102,14 +104,20 @@ class FANNG:
 
     def build(self, x: Points) -> None:
         """Index these points in place of all others; row i gets index i."""
+        self._require_memory()
         x = checked(x, "points", self.dim, **self._limits)
         if not len(x):
             raise InputError("build needs at least one point, got none.")
         self._index.build(plain(x), thread_count(self.threads))
         self._changed()
 
+    def prepare(self) -> None:
+        """Make the graph now. Otherwise the first search after ``build``, ``update`` or the first ``add`` does."""
+        self._index.prepare(thread_count(self.threads))
+
     def add(self, x: Points) -> Tensor:
-        """Add points (n, dim); return their indices. The first ones are built into a graph at once."""
+        """Add points (n, dim); return their indices. Lists of the first ones are found at once."""
+        self._require_memory()
         x = checked(x, "points", self.dim, **self._limits)
         ids = torch.empty(len(x), dtype=torch.long)
         self._index.add(plain(x), thread_count(self.threads), ids)
@@ -118,6 +126,7 @@ class FANNG:
 
     def remove(self, ids: Tensor | Sequence[int]) -> None:
         """Remove points by index. Their indices are not given again, and the others keep theirs."""
+        self._require_memory()
         wanted = checked_ids(ids).unique()
         unknown = [int(i) for i in wanted if not self._index.alive(int(i))]
         if unknown:
@@ -127,6 +136,7 @@ class FANNG:
 
     def update(self, x: Points) -> None:
         """Move all points to ``x``, in the order of their indices; the new graph starts from the old one."""
+        self._require_memory()
         x = checked_update(x, len(self), self.dim, **self._limits)
         if len(x):
             self._index.update(plain(x), thread_count(self.threads))
@@ -146,8 +156,16 @@ class FANNG:
         effort = one_effort(ef, budget, recall) or self.effort(k, self.recall if recall is None else recall)
         distances, indices = empty_answer(len(x), k)
         threads = thread_count(self.threads)
-        self._index.search(plain(x), k, effort.ef, effort.budget, threads, distances, indices)
+        with self._reading():
+            self._index.search(plain(x), k, effort.ef, effort.budget, threads, distances, indices)
         return distances.to(x.device), indices.to(x.device)
+
+    def search_left_out(self, ids: Tensor, k: int, *, ef: int) -> tuple[Tensor, Tensor]:
+        """Return the ``k`` nearest others of some points, each searched as if it were not indexed."""
+        distances, indices = empty_answer(len(ids), k)
+        with self._reading():
+            self._index.search_points(ids, k, ef, 0, False, thread_count(self.threads), distances, indices)
+        return distances, indices
 
     def all_neighbours(
         self, k: int, *, ef: int | None = None, budget: int | None = None, recall: float | None = None
@@ -163,8 +181,10 @@ class FANNG:
         ids = torch.arange(self._index.id_count)  # asked once: another thread may be adding points
         distances, indices = empty_answer(len(ids), k)
         if effort is not None:
-            self._index.search_points(ids, k, effort.ef, effort.budget, True, threads, distances, indices)
+            with self._reading():
+                self._index.search_points(ids, k, effort.ef, effort.budget, True, threads, distances, indices)
             return distances, indices
+        self._require_memory()
         wanted = self.recall if recall is None else recall
         sample, truth = sample_truth(self._index, k, threads)
         self.list_recall = self._index.complete_lists(sample, truth, wanted, threads)
@@ -175,21 +195,24 @@ class FANNG:
         """Return the least pool that reaches this recall on a sample of the indexed points."""
         known = self._efforts  # replaced when the points change, perhaps by another thread
         if (k, recall) not in known:
-            known[k, recall] = find_effort(self._index, k, recall, thread_count(self.threads))
+            with self._reading():
+                known[k, recall] = find_effort(self._index, k, recall, thread_count(self.threads))
         return known[k, recall]
 
     def vectors(self, ids: Tensor | Sequence[int]) -> Tensor:
         """Return the points of these indices, as stored."""
         wanted = checked_ids(ids)
         out = torch.empty(len(wanted), self.dim)
-        try:
-            self._index.vectors(wanted, out)
-        except ValueError as error:
-            raise InputError("Some of the indices belong to no point.") from error
+        with self._reading():
+            try:
+                self._index.vectors(wanted, out)
+            except ValueError as error:
+                raise InputError("Some of the indices belong to no point.") from error
         return out
 
     def stats(self) -> dict[str, float]:
         """Return degrees, memory, walk success, and the distance computations of all searches so far."""
+        self.prepare()
         stats: dict[str, float] = self._index.stats()
         stats["mean_degree"] = stats["edges"] / max(1, stats["points"])
         stats["distances_per_query"] = stats["distances"] / max(1, stats["queries"])
@@ -197,6 +220,7 @@ class FANNG:
 
     def save(self, path: str | Path) -> None:
         """Write the index to one file, which replaces an older one only when it is complete."""
+        self._require_memory()
         path = Path(path)
         try:
             clear_abandoned(path)
@@ -207,17 +231,39 @@ class FANNG:
             raise InputError(f"{path} cannot be written: {error.strerror or error}.") from error
 
     @classmethod
-    def load(cls, path: str | Path, *, recall: float = 0.98, threads: int | None = None) -> "FANNG":
-        """Read an index that ``save`` wrote. It is read into memory and checked; a damaged one is refused."""
+    def load(
+        cls, path: str | Path, *, recall: float = 0.98, threads: int | None = None, on_disk: bool = False
+    ) -> "FANNG":
+        """Read an index that ``save`` wrote. It is read into memory and checked; a damaged one is refused.
+
+        With ``on_disk`` the vectors stay in the file, which is checked as well and must not change: walks go by the
+        byte codes in memory, and answers are measured on what is read from the file. Such an index can be searched,
+        not changed.
+        """
         real(recall, "recall", 0, 1)
         thread_count(threads)
         engine = cls.__new__(cls)
         try:
-            engine._index = required_core("FANNG").Fanng.load(str(path))
+            engine._index = required_core("FANNG").Fanng.load(str(path), on_disk)
         except RuntimeError as error:
             raise InputError(f"{path} {error}.") from error
         engine._ready(recall, threads)
+        engine.path = Path(path) if on_disk else None
         return engine
+
+    def _require_memory(self) -> None:
+        if self.path is not None:
+            raise InputError(f"{self.path} was opened on disk, for searching only: load it without on_disk=True.")
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Say which file it was that could no longer be read."""
+        try:
+            yield
+        except RuntimeError as error:
+            if self.path is None:
+                raise
+            raise InputError(f"{self.path} {error}.") from error
 
     def _changed(self) -> None:
         self._efforts = {}

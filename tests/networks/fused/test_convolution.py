@@ -124,3 +124,13 @@ def test_googlenet_says_the_same_and_learns_the_same(library, monkeypatch):
     torch.testing.assert_close(y, expected)
     for a, b in zip(found, torch.autograd.grad(expected.square().sum(), list(network.parameters()))):
         torch.testing.assert_close(a, b)
+
+
+def test_an_exported_convolution_takes_any_number_of_images() -> None:
+    class Layer(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return fused.conv_relu(x, torch.ones(2, 3, 3, 3), torch.zeros(2), padding=1)
+
+    shapes = {"x": {0: torch.export.Dim("batch")}}
+    program = torch.export.export(Layer(), (torch.randn(2, 3, 4, 4),), dynamic_shapes=shapes)
+    assert program.module()(torch.randn(5, 3, 4, 4)).shape == (5, 2, 4, 4)

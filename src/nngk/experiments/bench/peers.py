@@ -84,6 +84,8 @@ def prepare(name: str, x: Tensor, threads: int, seed: int, clock: Callable[[], f
     engine.add(x)
     if name == "pynndescent":
         engine.index(engine.neighbours).prepare()
+    if name == "fanng":  # its graph, which queries need
+        engine.prepare()
     seconds = clock() - start
 
     def search(q: Tensor, k: int, value: float) -> Tensor:

@@ -1,6 +1,6 @@
 """Points of many kinds for measuring search engines: like deep features before and after training, and unlike them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -24,6 +24,11 @@ def clustered_features(n: int, dim: int, *, seed: int = 0, intrinsic: int = 25) 
     >>> clustered_features(10, 4).shape
     torch.Size([10, 4])
     """
+    return torch.cat([*clustered_pieces(n, dim, seed=seed, intrinsic=intrinsic)])
+
+
+def clustered_pieces(n: int, dim: int, *, seed: int = 0, intrinsic: int = 25) -> Iterator[Tensor]:
+    """Yield the rows of :func:`clustered_features` some at a time, for more of them than fit memory."""
     generator = torch.Generator().manual_seed(seed)
     classes = max(20, min(1000, n // 200))
     shapes = classes // 10 + 1  # ten classes share the directions in which they spread
@@ -31,15 +36,13 @@ def clustered_features(n: int, dim: int, *, seed: int = 0, intrinsic: int = 25) 
     spreads = torch.randn(shapes, intrinsic, 2 * intrinsic, generator=generator) * 0.7 / intrinsic**0.5
     projection = torch.randn(2 * intrinsic, dim, generator=generator) / (2 * intrinsic) ** 0.5
     labels = torch.randint(classes, (n,), generator=generator)
-    x = torch.empty(n, dim)
-    for part in torch.arange(n).split(65536):
+    for part in labels.split(65536):
         inside = torch.randn(len(part), intrinsic, generator=generator)
-        low = 0.5 * centres[labels[part]]
+        low = 0.5 * centres[part]
         for shape in range(shapes):
-            chosen = labels[part] % shapes == shape
+            chosen = part % shapes == shape
             low[chosen] += inside[chosen] @ spreads[shape]
-        x[part] = torch.tanh(low @ projection) + 0.05 * torch.randn(len(part), dim, generator=generator)
-    return normalize(x)
+        yield normalize(torch.tanh(low @ projection) + 0.05 * torch.randn(len(part), dim, generator=generator))
 
 
 def class_labels(n: int, classes: int, generator: Generator, unequal: bool = False) -> Tensor:

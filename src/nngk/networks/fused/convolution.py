@@ -42,8 +42,9 @@ def fusable(x: Tensor) -> bool:
     ROCm calls its own library by the same name, without that operation.
     """
     cudnn = torch.version.cuda is not None and torch.backends.cudnn.enabled and torch.backends.cudnn.is_available()
-    pays = is_capturing() or len(x) >= MANY
-    return pays and x.is_cuda and x.dtype in DTYPES and cudnn and not torch.compiler.is_compiling()
+    possible = x.is_cuda and x.dtype in DTYPES and cudnn and not torch.compiler.is_compiling()
+    # Asked last: an export that sees the number of images would hold on to it.
+    return possible and (is_capturing() or len(x) >= MANY)
 
 
 class _ConvReLU(torch.autograd.Function):
