@@ -5,8 +5,8 @@
 #include <cstring>
 #include <vector>
 
-// Whole numbers come out the same with any instructions, so the loader may take the best that the processor has.
-#if defined(NNGK_X86) && defined(__GNUC__) && !defined(__clang__) && defined(__linux__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// Whole numbers come out the same with any instructions, so the loader of glibc may take the best that the processor has.
+#if defined(NNGK_X86) && defined(__GNUC__) && !defined(__clang__) && defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define NNGK_CLONES __attribute__((target_clones("avx2", "default")))
 #else
 #define NNGK_CLONES
