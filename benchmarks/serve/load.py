@@ -206,19 +206,18 @@ class Load:
         pipe[1].close()
 
     async def _add(self, pause: float) -> None:
-        """Add a class now and then."""
-        pipe = await asyncio.open_connection(self.host, self.port)
+        """Add a class now and then, each over a connection of its own: a server closes one that is idle."""
         while time.perf_counter() + pause < self.end:
             await asyncio.sleep(pause)
             body, headers = form({"name": secrets.token_hex(8)}, [("images", picture(10_000 + self.added))])
             request = self._request("/classes", body, headers | {"Authorization": f"Bearer {TOKEN}"})
+            pipe = await asyncio.open_connection(self.host, self.port)
             try:
                 await self._post(pipe, request)
                 self.added += 1
             except (OSError, ValueError, EOFError):
                 self.errors += 1
-                pipe = await asyncio.open_connection(self.host, self.port)
-        pipe[1].close()
+            pipe[1].close()
 
 
 def main() -> None:

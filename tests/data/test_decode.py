@@ -4,6 +4,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 from torchvision import transforms
@@ -233,3 +235,29 @@ def test_a_photo_that_is_hardly_larger_is_decoded_whole(tmp_path: Path) -> None:
     picture = _smooth(300, 300)
     picture.save(tmp_path / "photo.jpg", quality=95)
     assert torch.equal(fitted(tmp_path / "photo.jpg", 100), fitted(Image.open(tmp_path / "photo.jpg"), 100))
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("squash", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "size", "middle"),
+    [((300, 400), 256, 224), ((60, 90), 32, 28), ((41, 20), 32, 32), ((32, 45), 32, 21), ((700, 500), 64, 63)],
+)
+def test_the_middle_alone_is_what_a_centre_crop_reads(shape, size, middle, squash, compiled, monkeypatch) -> None:
+    if not compiled:
+        monkeypatch.setenv("NNGK_NO_NATIVE", "1")
+    noise = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
+    whole, part = (fitted(noise, size, squash=squash, middle=wanted) for wanted in (None, middle))
+    top, left = ((side - middle) // 2 for side in whole.shape[1:])
+    cut = whole[:, top : top + middle, left : left + middle]
+    assert torch.equal(part, cut)
+    assert torch.equal(fitted(whole, size, squash=squash, middle=middle), cut)
+    assert torch.equal(fitted(noise, size, squash=squash, middle=size + 1), whole)  # more than there is
+
+
+@given(height=st.integers(1, 70), width=st.integers(1, 70), size=st.integers(1, 40), middle=st.integers(1, 40))
+def test_the_middle_of_any_shape_is_pillows(height, width, size, middle) -> None:
+    noise = np.random.default_rng(height).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    whole, middle = fitted(noise, size), min(size, middle)
+    top, left = ((side - middle) // 2 for side in whole.shape[1:])
+    assert torch.equal(fitted(noise, size, middle=middle), whole[:, top : top + middle, left : left + middle])

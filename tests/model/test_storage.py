@@ -381,6 +381,19 @@ def test_a_change_that_fails_saves_nothing(folder):
     assert len(Model.load(folder).class_names) == 1
 
 
+def test_what_is_known_of_a_folder_is_read_again_only_after_somebody_else(folder, monkeypatch):
+    known, reads = Model.load(folder, "cpu"), []
+    read = storage.read
+    monkeypatch.setattr(storage, "read", lambda place: reads.append(place) or read(place))
+    with Model.changing(folder, "cpu", known) as model:
+        model.rename(model.class_names[0], "first")
+    assert not reads and known.class_names[0] != "first"
+    with Model.changing(folder, "cpu", known) as again:  # the folder has changed since it was known
+        assert again.class_names[0] == "first"
+    assert len(reads) == 1
+    assert Model.load(folder, "cpu").class_names[0] == "first"
+
+
 def test_changing_what_is_not_there_makes_no_folder(tmp_path):
     with pytest.raises(InputError, match="no model folder"), Model.changing(tmp_path / "none"):
         pass

@@ -4,6 +4,7 @@ import io
 import json
 import shutil
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -18,9 +19,11 @@ def test_answers_are_those_of_the_library(server, tmp_path):
     wide.paste((200, 40, 40), (0, 0, 90, 120))
     wide.save(tmp_path / "wide.png")
     coloured("green", 70).save(tmp_path / "green.png")
+    patches = np.random.default_rng(0).integers(0, 256, (9, 12, 3), dtype=np.uint8)
+    Image.fromarray(patches).resize((1600, 1200)).save(tmp_path / "photo.jpg")  # decoded at a part of its size
     model = Model.load(server.folder, "cpu")
     with server.client() as client:
-        for path in (tmp_path / "wide.png", tmp_path / "green.png"):
+        for path in (tmp_path / "wide.png", tmp_path / "green.png", tmp_path / "photo.jpg"):
             files = {"image": path.read_bytes()}
             ours = model.classify(path, evidence=7)
             said = client.post("/classify?evidence=7&top=2", files=files).json()

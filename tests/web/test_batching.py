@@ -139,3 +139,14 @@ def test_threads_side_by_side_do_not_find_each_others_maps():
     batcher.close()
     other = blank.replica().network
     assert all(a is b for a, b in zip(other.parameters(), blank.network.parameters()))
+
+
+def test_a_thread_keeps_its_network_as_long_as_the_weights_are_the_same(colours):
+    model = Model.load(colours, "cpu")
+    first = model.replica()
+    assert first.network is not model.network
+    model.rename("red", "crimson")
+    after = model.replica(first)
+    assert after.network is first.network and "crimson" in after.class_names and after.classes is model.classes
+    again = Model.load(colours, "cpu")
+    assert again.replica(first).network is not first.network

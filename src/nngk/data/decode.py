@@ -15,6 +15,7 @@ from PIL import Image, ImageFile
 
 from nngk.data.arrays import picture_of, tensor_values
 from nngk.data.flat_pictures import FlatPictures
+from nngk.data.middle import planes, resized_middle
 from nngk.data.opening import MOST_PIXELS, Smaller, opened_bytes, opened_picture, require_bounded, silence_pillow
 from nngk.data.packs.layout import packed_picture
 from nngk.data.shards.shard_files import picture_in_shard
@@ -76,11 +77,17 @@ def _loaded(source: Any, smaller: Smaller | None = None) -> tuple[Image.Image, f
 
 
 def fitted(
-    source: Any, size: int, box: Sequence[float] | np.ndarray | None = None, *, squash: bool = False
+    source: Any,
+    size: int,
+    box: Sequence[float] | np.ndarray | None = None,
+    *,
+    squash: bool = False,
+    middle: int | None = None,
 ) -> torch.Tensor:
     """Return the picture (or its box, clipped to the picture) with a shorter side of `size`, uint8 (3, height, width).
 
-    Its aspect is kept, up to a longer side of four times the shorter one; `squash` makes it size×size instead.
+    Its aspect is kept, up to a longer side of four times the shorter one; `squash` makes it size×size instead. Of
+    `middle` pixels along each side only the middle is computed, which is all that a centre crop of that size reads.
 
     >>> fitted(np.zeros((4, 6, 3), dtype=np.uint8), 8).shape
     torch.Size([3, 8, 12])
@@ -88,7 +95,7 @@ def fitted(
     size = whole_number("The size of a picture", size, 1, _LARGEST)
     corners = _corners(box)
     if corners is None and _is_fitted(source, size, squash):
-        return source.cpu().contiguous()
+        return _cut(source.cpu(), middle).contiguous()
 
     def smaller(width: int, height: int) -> float:
         sides = (width, height) if corners is None else (corners[2] - corners[0], corners[3] - corners[1])
@@ -100,10 +107,11 @@ def fitted(
     if not squash:
         image = _without_ends(image)
     target = (size, size) if squash else fitted_size(image.width, image.height, size)
+    if middle is not None and middle <= size:
+        return torch.from_numpy(resized_middle(image, target, middle))
     if image.size != target:
         image = image.resize(target, Image.Resampling.BILINEAR)
-    # Channel by channel, without torch: its threads would be woken for every picture.
-    return torch.from_numpy(np.stack([np.asarray(channel) for channel in image.split()]))
+    return torch.from_numpy(planes(image))
 
 
 def _is_fitted(source: Any, size: int, squash: bool) -> bool:
@@ -125,6 +133,15 @@ def fitted_size(width: int, height: int, size: int) -> tuple[int, int]:
     (384, 256)
     """
     return (size, int(size * height / width)) if width <= height else (int(size * width / height), size)
+
+
+def _cut(picture: torch.Tensor, middle: int | None) -> torch.Tensor:
+    """Return the middle of a picture that is fitted already."""
+    height, width = picture.shape[1:]
+    if middle is None or middle > min(height, width):
+        return picture
+    left, top = (width - middle) // 2, (height - middle) // 2
+    return picture[:, top : top + middle, left : left + middle]
 
 
 def square(source: Any, size: int, box: Sequence[float] | np.ndarray | None = None) -> torch.Tensor:

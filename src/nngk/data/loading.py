@@ -22,7 +22,8 @@ Transform = Callable[[Any, torch.Generator | None], torch.Tensor]
 class BatchSource(Protocol):
     """Anything of a known length that gives a batch by its indices: decoded images, or rows of cached features.
 
-    Indices are on the CPU. A source whose batches are on a GPU already says so by a `device`.
+    Indices are on the CPU. A source whose batches are on a GPU already says so by a `device`, one whose batches are
+    at hand, without reading or decoding, by `at_hand`.
     """
 
     def __len__(self) -> int: ...
@@ -101,7 +102,8 @@ def _batches(
         found = images.batch(indices)
         return found.pin_memory() if pin and not (found.is_cuda or found.is_pinned()) else found
 
-    reading = _inline(images, index_batches) if _on_gpu(images) else _ahead(read, index_batches, threads, prefetch)
+    here = _on_gpu(images) or (not pin and getattr(images, "at_hand", False))
+    reading = _inline(images, index_batches) if here else _ahead(read, index_batches, threads, prefetch)
     try:
         for indices, found in reading:
             chosen, there = placed(indices, device), found.to(device, non_blocking=pin)

@@ -74,10 +74,10 @@ class GalleryModel:
         """Return the model's network."""
         return self.model.network
 
-    def replica(self) -> "GalleryModel":
-        """Return the same model for another thread."""
+    def replica(self, before: "GalleryModel | None" = None) -> "GalleryModel":
+        """Return the same model for another thread, with the network of a replica that it had ``before``."""
         other = copy.copy(self)
-        other.model = self.model.replica()
+        other.model = self.model.replica(None if before is None else before.model)
         return other
 
     def thumbnail(self, source: str) -> bytes:
@@ -148,6 +148,10 @@ class GalleryModel:
         found, names = near.found, self.class_names
         places = range(found.squared.shape[1])
         return [evidence_at(found, i, places, names, near.labels, near.sources) for i in range(len(embeddings))]
+
+    def described(self, source: BatchSource) -> Described:
+        """Return what the network sees in the pictures of a source."""
+        return self.model.described(source)
 
     def described_parts(self, source: BatchSource) -> Iterator[Described]:
         """Yield what the network sees in the pictures of a source, some at a time."""

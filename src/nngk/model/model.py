@@ -207,24 +207,33 @@ class Model:
 
     @classmethod
     @contextmanager
-    def changing(cls, folder: str | Path, device: str | torch.device = DEVICE) -> Iterator["Model"]:
+    def changing(
+        cls, folder: str | Path, device: str | torch.device = DEVICE, known: "Model | None" = None
+    ) -> Iterator["Model"]:
         """Yield the model of a folder to be changed, and save it at the end.
 
-        One process at a time; the others wait. Nothing is saved if the block raises.
+        One process at a time; the others wait. Nothing is saved if the block raises. What is ``known`` of the folder,
+        as it was last read or written, is not read again where nobody has changed it since; both share a network.
         """
         place = pick_device(device)
-        with storage.changing(Path(folder)) as (stored, write):
+        with storage.changing(Path(folder), None if known is None else known._stored()) as (stored, write):
             model = cls._of(stored, Path(folder), place)
             yield model
             model._seen |= write(model._stored())
 
     # -- questions
 
-    def replica(self) -> "Model":
-        """Return the same model for another thread: it shares every tensor, and nothing that a pass leaves behind."""
-        shared = {id(tensor): tensor for tensor in (*self.network.parameters(), *self.network.buffers())}
+    def replica(self, before: "Model | None" = None) -> "Model":
+        """Return the same model for another thread: it shares every tensor, and nothing that a pass leaves behind.
+
+        A replica that the thread had ``before`` lends its network where the weights are the same tensors.
+        """
         other = copy.copy(self)
-        other.network = copy.deepcopy(self.network, shared)
+        if before is not None and _weights(before.network) == _weights(self.network):
+            other.network = before.network
+        else:
+            shared = {id(tensor): tensor for tensor in (*self.network.parameters(), *self.network.buffers())}
+            other.network = copy.deepcopy(self.network, shared)
         return other
 
     def embed(self, images: Picture | Sequence[Picture], batch_size: int | None = None) -> Tensor:
@@ -237,7 +246,7 @@ class Model:
         if batch_size is not None:
             batch_size = whole_number("batch_size", batch_size, 1)
         spec = self.network.input
-        return self.described(Pictures(pictures, spec.resize, squash=spec.squash), batch_size)
+        return self.described(Pictures(pictures, spec.resize, squash=spec.squash, middle=spec.size), batch_size)
 
     def described(self, source: BatchSource, batch_size: int | None = None) -> Described:
         """Return embeddings and features, on the CPU, of a source of images that ``input`` fits."""
@@ -495,3 +504,8 @@ class Model:
         """Make the images of one class those of another; return how many that one has now."""
         self.classes = merged(self.classes, name, into)
         return int(self.classes.of(into).sum())
+
+
+def _weights(network: EmbeddingNetwork) -> list[tuple[int, torch.Size]]:
+    """Return where the weights of a network are: equal places, equal weights."""
+    return [(tensor.data_ptr(), tensor.shape) for tensor in (*network.parameters(), *network.buffers())]

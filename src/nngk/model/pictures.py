@@ -20,7 +20,8 @@ class Pictures:
     """A list of pictures as a source of batches; each is decoded when its batch is asked for.
 
     With ``tolerant`` one that cannot be read is grey, and ``broken`` says why, by its place. With ``shown`` a thumbnail
-    of each is kept in ``thumbnails``, so that no picture is decoded a second time for it.
+    of each is kept in ``thumbnails``, so that no picture is decoded a second time for it. Of ``middle`` pixels along
+    each side only the middle is given.
     """
 
     def __init__(
@@ -31,8 +32,10 @@ class Pictures:
         squash: bool = False,
         tolerant: bool = False,
         shown: bool = False,
+        middle: int | None = None,
     ) -> None:
         self.pictures, self.size, self.squash, self.tolerant = pictures, size, squash, tolerant
+        self.middle = None if shown else middle  # a thumbnail is of the whole
         self.broken: dict[int, str] = {}
         self.thumbnails: list[bytes] | None = [b""] * len(pictures) if shown else None
 
@@ -45,7 +48,7 @@ class Pictures:
 
     def _fitted(self, place: int) -> Tensor:
         try:
-            picture = fitted(self.pictures[place], self.size, squash=self.squash)
+            picture = fitted(self.pictures[place], self.size, squash=self.squash, middle=self.middle)
             if self.thumbnails is not None:
                 self.thumbnails[place] = thumbnail(picture)
             return picture

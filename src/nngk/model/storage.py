@@ -141,11 +141,16 @@ def _changed(folder: Path, seen: str) -> bool:
 
 
 @contextmanager
-def changing(folder: Path) -> Iterator[tuple[Stored, Callable[[Stored], Seen]]]:
-    """Yield what a folder holds and how to replace it, while every other writer waits."""
+def changing(folder: Path, known: Stored | None = None) -> Iterator[tuple[Stored, Callable[[Stored], Seen]]]:
+    """Yield what a folder holds and how to replace it, while every other writer waits.
+
+    What is ``known`` of it is not read again where the folder still holds the same record.
+    """
     _require_folder(folder)
     with locked(folder):
-        yield read(folder), lambda stored: _write(folder, stored)
+        seen = None if known is None else known.seen.get(folder.resolve())
+        is_known = seen is not None and (folder / RECORD).exists() and not _changed(folder, seen)
+        yield known if known is not None and is_known else read(folder), lambda stored: _write(folder, stored)
 
 
 def _write(folder: Path, stored: Stored) -> Seen:

@@ -20,6 +20,8 @@ class Rows:
     tensor([[0., 0., 1.]])
     """
 
+    at_hand = True  # nothing is read or decoded
+
     def __init__(self, rows: Tensor) -> None:
         self.rows = rows
 

@@ -7,10 +7,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from nngk.gallery import GalleryModel
 from nngk.model import Model
+from nngk.networks.embed import Rows
 from nngk.web.refusals import Busy
 from nngk.web.served import Snapshot
 
@@ -22,7 +24,7 @@ class Question:
     """One picture and what is asked about it."""
 
     kind: Kind
-    picture: Tensor  # uint8 (3, height, width)
+    picture: Tensor  # uint8 (3, size, size), as the network's centre crop is
     count: int = 0  # images behind the answer, or neighbours
     answer: "Future[tuple[Snapshot, Any]]" = field(default_factory=Future)
 
@@ -110,11 +112,13 @@ class _Own:
 
     def __init__(self) -> None:
         self._from: Snapshot | None = None
+        self._model: Any = None  # a server has models of one kind only
 
     def at(self, now: Snapshot) -> Snapshot:
         """Return the state ``now`` with a model for this thread alone."""
         if self._from is not now:
-            self._from, self._mine = now, replace(now, model=now.model.replica())
+            self._model = now.model.replica(self._model)
+            self._from, self._mine = now, replace(now, model=self._model)
         return self._mine
 
 
@@ -134,10 +138,10 @@ def _answer(questions: list[Question], snapshot: Snapshot) -> None:
 
 
 def _ask(model: Model | GalleryModel, questions: list[Question]) -> list[Any]:
-    pictures = [question.picture for question in questions]
     kind, most = questions[0].kind, max(question.count for question in questions)
+    seen = model.described(Rows(torch.stack([question.picture for question in questions])))
     if kind == "classify":
-        return list(model.classify(pictures, evidence=most))
+        return list(model.answers(seen.embeddings, most, features=seen.features))
     if kind == "search":  # never more neighbours than there are images
-        return list(model.search(pictures, k=max(1, min(most, model.images))))
-    return list(model.embed(pictures))
+        return list(model.nearest(seen.embeddings, max(1, min(most, model.images))))
+    return list(seen.embeddings)

@@ -55,6 +55,7 @@ class ServedModel:
         self.folder, self.device = folder, device
         self._turn = threading.Lock()
         self._undo: list[Change] = []
+        self._own: Model | None = None
         self.now = Snapshot(Model.load(folder, device), 1)
         if may_change:
             self._clear()
@@ -77,7 +78,7 @@ class ServedModel:
         """
         with self._turn:
             try:
-                with Model.changing(self.folder, self.device) as model:
+                with Model.changing(self.folder, self.device, self._known()) as model:
                     before = model.classes, model.familiar
                     make(model)
             except OSError as error:
@@ -87,6 +88,15 @@ class ServedModel:
             self._undo = [*self._undo, done][-UNDO_STEPS:]
             self.now = Snapshot(model, self.now.version + 1)
             return done.id
+
+    def _known(self) -> Model:
+        """Return the model that answers, which is what the folder holds unless somebody else has changed it.
+
+        Its network is for changes alone: whoever answers has replicas.
+        """
+        assert isinstance(self.now.model, Model)
+        self._own = self.now.model.replica(self._own)
+        return self._own
 
     def _after_failure(self, error: OSError) -> None:
         """Bring folder and answers together after a write failed; raise Unflushed if the change was made."""
@@ -106,7 +116,7 @@ class ServedModel:
             if self.undo_id != change:
                 raise Conflict("Only the latest change can be undone, and this is not it.")
             last = self._undo[-1]
-            with Model.changing(self.folder, self.device) as model:
+            with Model.changing(self.folder, self.device, self._known()) as model:
                 if not _same(model.classes, last.after):
                     raise Conflict("Somebody else has changed the model's folder since, so that this cannot be undone.")
                 model.classes, model.familiar = last.before

@@ -3,7 +3,8 @@
 import asyncio
 import secrets
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -12,10 +13,8 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from PIL import Image
 from starlette.exceptions import HTTPException
 
-from nngk.data.decode import fitted
-from nngk.device import pick_device
+from nngk.data.decode import fitted, load_image
 from nngk.model import Model
-from nngk.networks.embed import at_once
 from nngk.web.batching import Batcher, Kind, Question
 from nngk.web.counters import Counters
 from nngk.web.limits import Limits
@@ -50,11 +49,10 @@ class Service:
         else:
             self.served = ServedGallery(folder, device, gallery, may_change=token is not None)
         self.counters = Counters()
-        fastest = at_once(pick_device(device), self.served.now.model.network.input.size)
         self.batcher = Batcher(
             lambda: self.served.now,
             waiting=limits.waiting,
-            at_once=min(limits.at_once, fastest),  # on a CPU nobody gains by waiting for a larger pass
+            at_once=limits.at_once,
             observe=self.counters.batches.observe,
             workers=workers,
         )
@@ -79,17 +77,27 @@ class Service:
 
     async def decoded(self, upload: UploadFile, then: Callable[[Image.Image], T]) -> T:
         """Return what ``then`` makes of an uploaded picture; the picture itself, which may be large, is let go."""
-        return await self._within(
-            self._decoders, lambda: then(read_upload(upload.file, self.limits.pixels)), self.limits.seconds
-        )
+        work = partial(read_upload, upload.file, self.limits.pixels, lambda data: then(load_image(data)))
+        return await self._within(self._decoders, work, self.limits.seconds)
 
     async def ask(self, kind: Kind, upload: UploadFile, count: int = 0) -> tuple[Snapshot, Any]:
         """Return the state of the model that answered, and its answer about an uploaded picture."""
-        spec = self.served.now.model.network.input
-        picture = await self.decoded(upload, lambda image: fitted(image, spec.resize, squash=spec.squash))
-        coming = self.batcher.ask(Question(kind, picture, count))
+        coming: Future[tuple[Snapshot, Any]] = Future()
+        self._decoders.submit(self._put, kind, upload, count, coming)
         async with asyncio.timeout(self.limits.seconds):
             return await asyncio.wrap_future(coming)
+
+    def _put(self, kind: Kind, upload: UploadFile, count: int, coming: "Future[tuple[Snapshot, Any]]") -> None:
+        """Decode a picture as the network reads it and put it in the queue, unless nobody waits any more."""
+        spec = self.served.now.model.network.input
+        as_read = partial(fitted, size=spec.resize, squash=spec.squash, middle=spec.size)
+        try:
+            if not coming.cancelled():
+                picture = read_upload(upload.file, self.limits.pixels, as_read)
+                self.batcher.ask(Question(kind, picture, count, coming))
+        except BaseException as error:  # whoever waits is told
+            if coming.set_running_or_notify_cancel():
+                coming.set_exception(error)
 
     async def change(self, said: str, make: Callable[[Any], Any]) -> Changed:
         """Change the model and return when that is on the disk. ``said`` is what a person is told."""

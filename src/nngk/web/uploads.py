@@ -1,11 +1,11 @@
 """From the bytes that a stranger sends to a picture, or a sentence."""
 
-from typing import BinaryIO
+from collections.abc import Callable
+from typing import BinaryIO, TypeVar
 
 from PIL import Image
 from starlette.exceptions import HTTPException
 
-from nngk.data.decode import load_image
 from nngk.data.opening import FORMATS, require_bounded
 from nngk.errors import InputError
 
@@ -13,8 +13,11 @@ Image.init()
 _READ: list[str] = [name for name in FORMATS if name in Image.OPEN]
 
 
-def read_upload(file: BinaryIO, most_pixels: int) -> Image.Image:
-    """Return an uploaded picture, upright and in RGB. Raise InputError if it is none, HTTPException if it is too large.
+T = TypeVar("T")
+
+
+def read_upload(file: BinaryIO, most_pixels: int, read: Callable[[bytes], T]) -> T:
+    """Return what ``read`` makes of an uploaded picture. Raise InputError if it is none, HTTPException if too large.
 
     The size is read from the head of the file: nothing is decoded of a picture that has too many pixels.
     """
@@ -23,7 +26,8 @@ def read_upload(file: BinaryIO, most_pixels: int) -> Image.Image:
             if image.width * image.height > most_pixels:
                 raise _too_large(f"{image.width}×{image.height}", most_pixels)
             require_bounded(image, "The upload")
-            return load_image(image)
+        file.seek(0)
+        return read(file.read())
     except (InputError, HTTPException):
         raise
     except Image.DecompressionBombError:

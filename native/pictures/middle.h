@@ -1,0 +1,18 @@
+// The middle of a resized picture, computed without the rest of it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace nngk {
+
+struct Side {
+    size_t own, resized;  // pixels of the picture, and what they would become
+    size_t first, count;  // those of the resized ones that are wanted
+};
+
+// Resizes RGB pixels (rows.own, columns.own, 3) as Pillow's bilinear filter does, to the bit, and writes only the
+// wanted window, channel by channel: out is (3, rows.count, columns.count).
+void middle(const uint8_t* pixels, const Side& rows, const Side& columns, uint8_t* out);
+
+}  // namespace nngk
