@@ -5,8 +5,8 @@
 The simulation moves from event to event: a rank has searched a block, a block has arrived. What it is told: how fast a
 rank searches its own block while the others search theirs, and how long a small and a large message take on the line,
 between ranks of this machine, or between two network namespaces (where root may make them). A line that is told as it
-was set, by its delay and its rate, is simulated too: what TCP makes of a line is not what the line could do. Both are
-put beside measured rings of 2 and 4 ranks. Rows: results/scale_simulation.csv.
+was set, by its delay and its rate, is simulated too. Both are put beside measured rings of 2 and 4
+ranks. Rows: results/scale_simulation.csv.
 """
 
 import argparse
