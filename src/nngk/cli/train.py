@@ -84,8 +84,7 @@ def train_command(
     **options: Any,
 ) -> None:
     """Train a model on DATA: a folder with one sub-folder per class, a CSV file (path,label[,split]), a pack, tar or
-    Parquet shards, or the name of a dataset (cub200, cars196, flowers102, leafsnap, inshop, sop, inat2018) with
-    --data-dir.
+    Parquet shards, or a dataset (cub200, cars196, flowers102, leafsnap, inshop, sop, inat2018) in --data-dir.
 
     \b
     nngk train photos/ --out my-model

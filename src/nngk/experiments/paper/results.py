@@ -21,6 +21,7 @@ MACHINE = (
     "cache",
     "thumbnails",
     "bank",
+    "shard_network",
     "seed",
 )  # they decide no figures, or have columns of their own
 # Settings that are newer than some rows, with the value that these rows had: their keys stay as they are.
