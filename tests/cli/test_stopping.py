@@ -61,7 +61,9 @@ def test_a_stopped_process_is_resumed_to_the_same_end(home, tmp_path, how):
     assert done.returncode == 0, done.stderr
     assert f"Resuming in epoch {state['epoch'] + 1} of 25" in done.stderr
     (tensors, sigma, log), (want, want_sigma, want_log) = outcome(out), outcome(home / "whole")
-    assert tensors.keys() == want.keys() and all(torch.equal(tensors[k], want[k]) for k in want)
+    assert tensors.keys() == want.keys()
+    apart = {k: float((tensors[k].double() - want[k].double()).abs().max()) for k in want}
+    assert not any(apart.values()), {k: by for k, by in apart.items() if by}
     assert sigma == want_sigma and log == want_log
 
 
