@@ -5,7 +5,6 @@ import signal
 import subprocess
 
 import pytest
-import torch
 
 import forked
 from nngk.files import read_tensors
