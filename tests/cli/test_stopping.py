@@ -8,8 +8,6 @@ import pytest
 
 import forked
 from nngk.files import read_tensors
-from nngk.training.loop import train
-from nngk.training.settings import Settings
 from shapes import TINY, command, flags, nngk, write_shapes
 
 SETTINGS = {**TINY, "epochs": 25, "patience": 0, "dropout": 0.2, "update_interval": "7 steps", "sigma": "learned"}
@@ -17,10 +15,11 @@ CLOCKS = {"images_per_second", "refresh_seconds"}
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory, one_thread):
+def home(tmp_path_factory):
     home = tmp_path_factory.mktemp("stopping")
     write_shapes(home / "shapes", ("disc", "frame", "cross", "stripes"), count=12)
-    train(home / "shapes", Settings(**SETTINGS), out=home / "whole")
+    done = nngk("train", home / "shapes", "--out", home / "whole", *flags(**SETTINGS))
+    assert done.returncode == 0, done.stderr
     return home
 
 
