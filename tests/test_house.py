@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "kernel": set(),
     "search": set(),
     "data": set(),
-    "metrics": set(),
+    "metrics": {"search"},
     "networks": {"data"},
     "bank": {"kernel", "search"},
     "losses": {"kernel", "bank", "search", "data"},

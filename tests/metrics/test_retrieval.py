@@ -67,12 +67,11 @@ def test_equals_pytorch_metric_learning(imbalance):
     assert ours["map@r"] == pytest.approx(theirs["mean_average_precision_at_r"], abs=1e-6)
 
 
-@pytest.mark.parametrize("columns", [1, 7, 30, 101])  # fewer points in a tile than are looked for, and more
-def test_blocks_do_not_change_the_answer(columns, monkeypatch):
+@pytest.mark.parametrize("neighbours", [1, 60, 101, 700])  # of one block: less than one query has, and more
+def test_blocks_do_not_change_the_answer(neighbours, monkeypatch):
     x, y = clustered(101, 9, 4, 0.6, 1)
     whole = retrieval_scores(x, y)
-    monkeypatch.setattr(retrieval, "TILE", 7 * columns)  # queries a block
-    monkeypatch.setattr(retrieval, "COLUMNS", columns)
+    monkeypatch.setattr(retrieval, "BLOCK", neighbours)
     assert retrieval_scores(x, y) == pytest.approx(whole, abs=1e-12)
 
 

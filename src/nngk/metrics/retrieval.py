@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from nngk.errors import InputError
-from nngk.metrics.inputs import TILE, class_numbers, matrix, numbers
+from nngk.metrics.inputs import class_numbers, matrix, numbers
 from nngk.ranks import ALONE, Ranks
+from nngk.search import Exact
+from nngk.search.checks import without_own
 
-COLUMNS = 1 << 16  # points that are asked at a time: with more, fewer can ask, and wait for the points from memory
+BLOCK = 1 << 22  # neighbours of one block of queries
 
 
 def retrieval_scores(
@@ -119,41 +121,19 @@ def _indices(given: Any, n: int, device: torch.device, name: str) -> Tensor:
 
 def _rankings(x: Tensor, depth: int, asking: Tensor, answering: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield blocks of queries (rows,) and the indices of the ``depth`` nearest others that answer (rows, depth)."""
-    x = x - x.mean(0)  # near the origin the rounding of |c|² - 2xc is least
     # Where each point stands among those that answer; one that does not stands nowhere.
     place = torch.full((len(x),), -1, device=x.device)
     place[answering] = torch.arange(len(answering), device=x.device)
-    answers = x if len(answering) == len(x) else x[answering]
-    norms = answers.square().sum(1)
-    for rows in asking.split(max(1, 4 * TILE // min(len(answers), COLUMNS))):
+    engine = Exact(x if len(answering) == len(x) else x[answering])
+    k = min(depth + 1, len(engine))
+    for rows in asking.split(max(1, BLOCK // k)):
         if len(rows):
             # Half-precision products would reorder neighbours, so the caller's autocast stays outside.
             with torch.autocast(x.device.type, enabled=False):
-                nearest = _nearest(answers, norms, x[rows], place[rows], depth)
-            yield rows, answering[nearest]
-
-
-def _nearest(answers: Tensor, norms: Tensor, asking: Tensor, own: Tensor, depth: int) -> Tensor:
-    """Return the places (rows, depth) of the answers nearest to those asking, from one tile of answers after another.
-
-    ``own`` (rows,) is the place of each among the answers, which does not count, or -1.
-    """
-    best = None
-    for start in range(0, len(answers), COLUMNS):
-        tile = torch.addmm(norms[start : start + COLUMNS], asking, answers[start : start + COLUMNS].T, alpha=-2)
-        here = ((own >= start) & (own < start + COLUMNS)).nonzero().flatten()
-        tile[here, own[here] - start] = torch.inf
-        # In order only where it ends: what one tile finds is sorted with what the next one does.
-        last = start + COLUMNS >= len(answers)
-        scores, places = tile.topk(min(depth, tile.shape[1]), largest=False, sorted=last and best is None)
-        places = places + start
-        if best is not None:
-            scores, places = torch.cat([best[0], scores], 1), torch.cat([best[1], places], 1)
-            scores, order = scores.topk(min(depth, scores.shape[1]), largest=False, sorted=last)
-            places = places.gather(1, order)
-        best = scores, places
-    assert best is not None
-    return best[1]
+                distances, found = engine.search(x[rows], k)
+            if k > depth:
+                found = without_own(distances, found, place[rows])[1]
+            yield rows, answering[found]
 
 
 def _sums(hits: Tensor, relevant: Tensor, ks: Sequence[int]) -> Tensor:
