@@ -23,6 +23,7 @@ from nngk.training.temperature import best_temperature, with_temperature
 from nngk.training.validation import classifier_sigma, comparable, drawn_score
 
 WHITENINGS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
+NEARLY_ALL = 0.98  # validation images right: what drawing kernels could gain is chance, and wide σ hide added classes
 DRAWN = (0.0, 0.25, 0.5, 0.75)  # at one, lists of neighbours would hold the classes with most images alone
 
 
@@ -151,8 +152,9 @@ def best_whitening(run: Run, known: Tensor, dim: int) -> float:
 def best_drawn(run: Run) -> float:
     """Return how far the kernels are drawn to the means of their classes: where most validation images are right.
 
-    A new image is nearer to the mean of its class than to most of its images; how much nearer, the data say. Where σ is
-    given or learned, as in the paper, kernels stand at their images; so they do where no rank holds a whole class.
+    A new image is nearer to the mean of its class than to most of its images; how much nearer, the data say. They do
+    not where nearly all images are right as the kernels stand: one image would decide. Where σ is given or learned, as
+    in the paper, kernels stand at their images; so they do where no rank holds a whole class.
     """
     s, val = run.settings, run.feed.val
     whole = (s.task, s.loss, s.sigma) == ("classify", "nngk", "auto") and not run.bank.partial
@@ -160,6 +162,8 @@ def best_drawn(run: Run) -> float:
         return 0.0
     x, labels = run.embed(val), val.labels.to(run.device)
     scores = {share: drawn_score(run.bank, share, x, labels) for share in DRAWN}
+    if scores[0.0][0] >= NEARLY_ALL:
+        return 0.0
     return max(scores, key=scores.__getitem__)
 
 
