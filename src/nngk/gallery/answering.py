@@ -68,6 +68,7 @@ class GalleryModel:
         placed = [name for name, each in self.known.classes.items() if each.coordinates is not None]
         trained = model.classes.trained_names
         self._taught = torch.tensor([name not in trained for name in placed], dtype=torch.bool)
+        self._is_trained = torch.tensor([name in trained for name in self.class_names], dtype=torch.bool)
 
     @property
     def network(self) -> Any:
@@ -114,7 +115,7 @@ class GalleryModel:
         near, familiar = self._around(embeddings, self.model.n_neighbours or self.images), self.model.familiar
         space = familiar.space
         coordinates = None if features is None or space is None else space.coordinates(features.cpu())
-        alike = familiar.alike(measured(near.found, self._means, coordinates, self._taught))
+        alike = familiar.alike(measured(near.found, self._means, coordinates, self._taught, self._is_trained))
         probabilities = near.found.log_probabilities.exp()
         return composed_answers(
             near.found,

@@ -99,6 +99,13 @@ class Classes:
         present, which = self.labels.unique(return_inverse=True)
         return torch.bincount(which[~self.added], minlength=len(present)) == 0
 
+    @cached_property
+    def is_trained(self) -> Tensor | None:
+        """Return which of all classes (names) have a centre that took part in training; None if all centres did."""
+        if self.added is None:
+            return None
+        return torch.bincount(self.labels[~self.added], minlength=len(self.names)) > 0
+
     @property
     def trained_names(self) -> set[str]:
         """Return the classes that have a centre which took part in training."""

@@ -379,15 +379,23 @@ class Model:
     def _measured(self, found: Prediction, features: Tensor | None) -> Measured:
         space = self.familiar.space
         coordinates = None if features is None or space is None else space.coordinates(features)
-        return measured(found, self.classes.class_means, coordinates, self.classes.taught)
+        known = self.classes
+        return measured(found, known.class_means, coordinates, known.taught, known.is_trained)
 
-    def learn_unknown(self, features: Tensor, new: Described | None = None, false_alarms: float = FALSE_ALARMS) -> None:
+    def learn_unknown(
+        self,
+        features: Tensor,
+        new: Described | None = None,
+        false_alarms: float = FALSE_ALARMS,
+        confident: bool = False,
+    ) -> None:
         """Find the unknown score and its threshold from the features (m, channels) of the centres' own images.
 
-        ``new`` are images of known classes that are not among the centres; with 20 or more they set the threshold.
+        ``new`` are images of known classes that are not among the centres; with 20 or more they set the threshold, and
+        where the model is ``confident``, what the kernels say of an image counts beside the network's own features.
         """
-        k = self.n_neighbours
-        self.familiar, coordinates = learn_familiar(self.classes, features, self.sigma, k, new, false_alarms)
+        known, k = self.classes, self.n_neighbours
+        self.familiar, coordinates = learn_familiar(known, features, self.sigma, k, new, false_alarms, confident)
         self.classes = replace(self.classes, coordinates=coordinates)
 
     def calibrate(self, images: Sequence[Picture], false_alarms: float = FALSE_ALARMS) -> int:

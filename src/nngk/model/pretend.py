@@ -13,15 +13,19 @@ from nngk.model.features import Described
 from nngk.model.space import Space, fit_space, spread_over
 from nngk.model.unknown import Familiar, Measured, deviations, measured, required_images
 
-# The density and the odds in the embedding are none of them: a trained embedding has seen the pretended unknowns.
-PARTS = ("closeness", "contrast", "lead", "certainty", "gap")
+# What the kernels say is not among them: a trained embedding has seen the pretended unknowns.
+PARTS: tuple[str, ...] = ("closeness", "contrast", "lead", "certainty", "gap")
 USUAL = 0.5  # the weight of each, where there are too few classes to learn from
 PRIOR = 3.0  # how strongly the weights are held to it: as so many images would
 FOLDS = 5
 ASKED = 2_000  # images of each kind that a fold asks about at most
+# How much the kernels' confidence counts, for a spread of all others together: it names images better than any of them.
+CONFIDENCE = 0.5
 BOUND = 10.0  # deviations: what is stranger still says no more
 BLOCK = 1 << 24  # elements of one block of images by neighbours
 
+Parts = tuple[str, ...]
+Weights = tuple[float, ...]
 Fold = tuple[Measured, Measured]  # measures of images of known classes, and of pretended unknowns
 
 
@@ -32,23 +36,37 @@ def learn_familiar(
     k: int | None,
     new: Described | None = None,
     false_alarms: float = FALSE_ALARMS,
+    confident: bool = False,
 ) -> tuple[Familiar, Tensor | None]:
     """Return what is familiar to a model with these classes, and the coordinates (m, d) of their images.
 
     ``features`` (m, channels) are those of the centres' images. Folds of the classes pretend to be unknown: the
     measures get the weights that tell them apart best. ``new`` are images of the known classes that are not among the
     centres: their values are the familiar ones. Where there are too few, images that the folds left out stand for them.
+
+    ``confident`` says that the kernels' confidence counts too, by a share that no fold can tell: their embedding was
+    trained on the classes that pretend to be unknown. That takes new images, which it was not trained on.
     """
     folds = list(_pretend(known, features, sigma, k))
     here, space = _placed(known, features)
-    if new is not None and len(new.embeddings) >= required_images(false_alarms):
+    told = new is not None and len(new.embeddings) >= required_images(false_alarms)
+    if new is not None and told:
         values = _measure(here, sigma, k, new.embeddings, None if space is None else space.coordinates(new.features))
     else:
         values = _joined([usual for usual, _ in folds]) if folds else {"density": torch.empty(0)}
     values = {name: value.cpu() for name, value in values.items()}
     if not all(part in values for part in PARTS):
         return Familiar(values, false_alarms=false_alarms, space=space), here.coordinates
-    return Familiar(values, PARTS, false_alarms, space, _learnt_weights(folds)), here.coordinates
+    parts, weights = PARTS, _learnt_weights(folds)
+    if confident and told:
+        parts, weights = _with_confidence(values, parts, weights)
+    return Familiar(values, parts, false_alarms, space, weights), here.coordinates
+
+
+def _with_confidence(values: Measured, parts: Parts, weights: Weights) -> tuple[Parts, Weights]:
+    """Return the measures that count, and their weights, with the kernels' confidence among them."""
+    together = deviations(values, values, parts) @ torch.tensor(weights, dtype=torch.float64)
+    return (*parts, "confidence"), (*weights, round(CONFIDENCE * float(together.std(correction=0)), 6))
 
 
 def _learnt_weights(folds: list[Fold]) -> tuple[float, ...]:

@@ -3,6 +3,7 @@
 An image is measured in several ways, each higher where it is more familiar:
 
 - ``density``: the logarithm of the summed kernels around its embedding;
+- ``confidence``: the logarithm of the odds that the kernels give for its likeliest class;
 
 and, in a space of the network's own features (``nngk.model.space``),
 
@@ -37,10 +38,10 @@ from nngk.kernel.predict import Prediction
 from nngk.model.classes import require_numbers
 from nngk.model.space import Space
 
-MEASURES = ("density", "closeness", "contrast", "lead", "certainty", "gap")
+MEASURES = ("density", "confidence", "closeness", "contrast", "lead", "certainty", "gap")
 WIDTH = 2.0  # of the kernels around class means, where the spread within a class is at most 1
 SHARPNESS = 10.0  # of the probabilities that cosines with class means are turned into
-LARGEST_LEAD = 50.0  # beyond it the other classes have no kernel to speak of
+LARGEST_LEAD = 50.0  # of log odds: beyond it the other classes have no kernel to speak of
 
 Measured = dict[str, Tensor]  # a value for each image and measure
 
@@ -172,20 +173,25 @@ def strangeness(value: Tensor, familiar: Tensor) -> Tensor:
 
 
 def measured(
-    found: Prediction, means: Tensor | None, coordinates: Tensor | None, taught: Tensor | None = None
+    found: Prediction,
+    means: Tensor | None,
+    coordinates: Tensor | None,
+    taught: Tensor | None = None,
+    trained_names: Tensor | None = None,
 ) -> Measured:
-    """Return the measures of images: the density around them, and how they lie to the class means in the space.
+    """Return the measures of images: what the kernels say, and how images lie to the class means in the space.
 
-    ``taught`` says which of the means are of classes that came without training.
+    ``taught`` says which of the means are of classes that came without training, ``trained_names`` which of all
+    classes (those of the probabilities) did not.
     """
-    values = {"density": found.log_density}
+    values = {"density": found.log_density, "confidence": confidence(found.log_probabilities, trained_names)}
     if coordinates is not None and means is not None:
         x = coordinates.to(means)
         distances = torch.cdist(x, means)
         values["closeness"] = -distances.amin(1)
         trained = torch.ones(len(means), dtype=torch.bool) if taught is None or bool(taught.all()) else ~taught.cpu()
         trained = trained.to(means.device)
-        others = _beside(x, means[trained], distances[:, trained])
+        others = _beside(x, means[trained], distances[:, trained]) | {"confidence": values["confidence"].to(x)}
         elsewhere = ~trained[distances.argmin(1)]
         values |= {name: value.masked_fill(elsewhere, torch.nan) for name, value in others.items()}
     return values
@@ -202,6 +208,22 @@ def _directions(x: Tensor, means: Tensor) -> Measured:
     cosines = torch.nn.functional.normalize(x) @ torch.nn.functional.normalize(means).T
     first, second = torch.cat([cosines, cosines.new_full((len(x), 1), -1.0)], 1).topk(2, 1).values.unbind(1)
     return {"certainty": (SHARPNESS * cosines).log_softmax(1).amax(1), "gap": first - second}
+
+
+def confidence(log_probabilities: Tensor, among: Tensor | None = None) -> Tensor:
+    """Return the logarithm of the odds for the likeliest of the classes (n, c), or of those ``among`` them (c,).
+
+    It is NaN where none of these has a kernel near. Where no class is among them, all of them count.
+
+    >>> confidence(torch.tensor([[0.6, 0.2, 0.2], [0.0, 0.0, 1.0]]).log(), torch.tensor([True, True, False]))
+    tensor([1.0986,    nan])
+    """
+    logs = log_probabilities
+    if among is not None and bool(among.any()):
+        logs = logs[:, among.to(logs.device)]
+    best = logs.argmax(1, keepdim=True)
+    others = logs.scatter(1, best, -torch.inf).logsumexp(1)
+    return (logs.gather(1, best).squeeze(1) - others).clamp(max=LARGEST_LEAD)
 
 
 def lead(distances: Tensor) -> Tensor:

@@ -70,7 +70,8 @@ def finish(run: Run, seconds: float, measured: Model | None = None) -> Model:
     )
     # Images of other classes than the trained ones, as the task 'metric' validates with, are no measure of the known.
     new = both.apart(run.embed(run.feed.val, both)) if run.settings.task == "classify" and len(run.feed.val) else None
-    model.learn_unknown(known.features, new)
+    # A network that was trained has its own features from the same classes: its kernels know no more than they do.
+    model.learn_unknown(known.features, new, confident=run.frozen)
     if measured is not None:
         model.familiar = still_familiar(measured, model)
         told = {name: measured.info[name] for name in ("test", "measured") if name in measured.info}
