@@ -22,8 +22,8 @@ STAGES = (
     (1, 3, 1, 6, 320),
 )
 STEM, WIDEST = 32, 1280
-LARGE = 3  # stages whose maps of many images would not stay in a CPU's cache
-FEW = 2  # images that go through those together; the others' small maps rather make calls worth it with many
+LARGE = 3  # stages whose maps are so large that a CPU is faster with few images at a time
+FEW = 2  # images that go through those together; the other stages take all
 
 
 class SameConv(nn.Conv2d):

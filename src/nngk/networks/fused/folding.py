@@ -55,7 +55,7 @@ def packed(conv: nn.Conv2d, norm: nn.BatchNorm2d, x: Tensor) -> tuple[Tensor, Te
     """Return :func:`folded`, the weight in the order in which oneDNN reads it for images of the size of ``x``.
 
     It is kept where the weights are not being trained, and made anew once one of them was changed. Another size may
-    need another order: with a wrong one a convolution takes ten times as long.
+    need another order: with a wrong one a convolution takes many times as long.
     """
     assert norm.running_mean is not None and norm.running_var is not None
     weight, tensors = conv.weight, [norm.weight, norm.bias, norm.running_mean, norm.running_var]
@@ -76,7 +76,7 @@ def packed(conv: nn.Conv2d, norm: nn.BatchNorm2d, x: Tensor) -> tuple[Tensor, Te
 def conv_in_one_pass(
     conv: nn.Conv2d, norm: nn.BatchNorm2d, x: Tensor, relu6: bool = False, beside: Tensor | None = None
 ) -> Tensor:
-    """Return what the frozen ``norm`` makes of ``conv(x)``, and where ``one_pass(x)``.
+    """Return what the frozen ``norm`` makes of ``conv(x)``; where ``one_pass(x)``.
 
     The result is between 0 and 6 if ``relu6``, or the sum with what lies ``beside`` it. ``x`` is padded already if the
     convolution pads in a way of its own.
