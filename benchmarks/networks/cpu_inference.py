@@ -2,16 +2,20 @@
 
     python benchmarks/networks/cpu_inference.py --networks efficientnet-lite0 resnet50 --threads 2
 
-Photos are generated, 1600 × 1200 pixels in JPEG; the bare networks get a batch that is decoded already. Rows:
-results/cpu_inference.csv. The ways take turns, and medians are compared.
+Photos are generated, 1600 × 1200 pixels in JPEG; the bare networks get a batch that is decoded already, and go through
+it with all threads or, each with one thread, with a pass per core. Rows: results/cpu_inference.csv. The ways take
+turns, and medians are compared: of the rate, of its share of the bare network's (whichever of its two ways was faster
+in that turn) and of the processors' time, which other programs on the machine disturb least.
 """
 
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -25,9 +29,11 @@ from nngk.experiments.record import append_rows, provenance
 from nngk.experiments.record.benchmarks import benchmark_options, benchmark_parser
 from nngk.model.export import export_onnx
 from nngk.model.stream import classify_each
+from nngk.networks.backbones import lite0
 from nngk.networks.embed import at_once, embed
 
 ROUNDS = 5
+BARE, PER_CORE = "bare network", ", a pass per core"
 
 
 def write_photos(folder: Path, count: int, width: int, height: int) -> None:
@@ -60,6 +66,20 @@ def model_of(name: str) -> Model:
     )
 
 
+def per_core(work: Callable[[], object], times: int, threads: int) -> None:
+    """Do some work several times, in threads that each have one core for it."""
+    before = torch.get_num_threads()
+    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        for done in [pool.submit(work) for _ in range(times)]:
+            done.result()
+    torch.set_num_threads(before)  # other threads begin with what was set last
+
+
+def unfused(work: Callable[[], object]) -> Callable[[], object]:
+    """Return work in which the default network computes layer by layer, as PyTorch does by itself."""
+    return patch.object(lite0, "one_pass", lambda x: False)(work)
+
+
 def onnx_session(model: Model, threads: int) -> Callable[[Tensor], Any]:
     """Return the exported network, as onnxruntime runs it on pictures of bytes."""
     import onnxruntime
@@ -83,23 +103,28 @@ def ways_of(model: Model, photos: Path, threads: int, compiled: bool) -> dict[st
     times = -(-len(paths) // len(decoded))
     network = model.network
 
-    def bare(run: Callable[[Tensor], Any], batch: Tensor) -> Callable[[], object]:
-        def work() -> None:
+    def bare(run: Callable[[Tensor], Any], batch: Tensor, cores: int = 1) -> Callable[[], object]:
+        def once() -> None:
             with torch.inference_mode():
-                for _ in range(times):
-                    run(batch)
+                run(batch)
 
-        return work
+        return lambda: per_core(once, times, cores) if cores > 1 else [once() for _ in range(times)]
 
-    ways: dict[str, Callable[[], object]] = {"bare network": bare(network, decoded)}
+    ways: dict[str, Callable[[], object]] = {BARE: bare(network, decoded)}
+    ways[BARE + PER_CORE] = bare(network, decoded, threads)
+    if isinstance(network.backbone, lite0.EfficientNetLite0):
+        ways["nothing fused"] = unfused(bare(network, decoded))
+        ways["nothing fused" + PER_CORE] = unfused(bare(network, decoded, threads))
     try:
-        session = onnx_session(model, threads)
         pixels = torch.randint(0, 256, tuple(decoded.shape), dtype=torch.uint8)
-        ways["onnxruntime"] = bare(session, pixels)
+        ways["onnxruntime"] = bare(onnx_session(model, threads), pixels)
+        ways["onnxruntime" + PER_CORE] = bare(onnx_session(model, 1), pixels, threads)
     except (ImportError, MissingExtra) as error:
         print(f"onnxruntime: left out. {error}")
     if compiled:
-        ways["torch.compile"] = bare(torch.compile(network), decoded)
+        faster = torch.compile(network, options={"freezing": True})
+        ways["torch.compile"] = bare(faster, decoded)
+        ways["torch.compile" + PER_CORE] = bare(faster, decoded, threads)
     ways["Model.embed"] = lambda: model.embed(paths)
     ways["nngk classify"] = lambda: list(classify_each(model, paths))
     ways["features of nngk train"] = lambda: embed(network, images, crop)
@@ -122,20 +147,26 @@ def main() -> None:
         for name in given.networks:
             ways = ways_of(model_of(name), Path(home), given.threads, given.compile)
             seconds: dict[str, list[float]] = {way: [] for way in ways}
+            busy: dict[str, list[float]] = {way: [] for way in ways}
             for round_number in range(1 + (1 if given.quick else ROUNDS)):
                 for way, work in ways.items():
-                    start = time.perf_counter()
+                    start, begun = time.perf_counter(), time.process_time()
                     work()
                     if round_number:  # the first one warms up
                         seconds[way].append(time.perf_counter() - start)
-            times = len(seconds["bare network"])
+                        busy[way].append(time.process_time() - begun)
+            fastest = [min(both) for both in zip(seconds[BARE], seconds[BARE + PER_CORE])]
             for way, taken in seconds.items():
-                share = statistics.median(b / a for a, b in zip(taken, seconds["bare network"]))
-                row = {"network": name, "way": way, "threads": given.threads, "photos": given.photos, "rounds": times}
-                row |= {"width": width, "height": height}
+                share = statistics.median(b / a for a, b in zip(taken, fastest))
+                row = {"network": name, "way": way, "threads": given.threads, "photos": given.photos}
+                row |= {"rounds": len(taken), "width": width, "height": height}
                 row["images_per_second"] = round(given.photos / statistics.median(taken), 2)
                 row["of_bare_network"] = round(share, 3)
-                print(f"{name:20} {way:24} {row['images_per_second']:>8} images/s, {share:.2f} of the bare network")
+                row["cpu_ms_per_image"] = round(1e3 * statistics.median(busy[way]) / given.photos, 2)
+                print(
+                    f"{name:20} {way:30} {row['images_per_second']:>8} images/s, {share:.2f} of the bare network, "
+                    f"{row['cpu_ms_per_image']:>7} ms of a core per image"
+                )
                 append_rows(given.out, [row | provenance("cpu", given.commit)])
 
 

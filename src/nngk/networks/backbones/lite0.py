@@ -5,6 +5,7 @@ It is the default network: written here, it needs nothing but PyTorch, whose imp
 
 import math
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
@@ -21,6 +22,8 @@ STAGES = (
     (1, 3, 1, 6, 320),
 )
 STEM, WIDEST = 32, 1280
+LARGE = 3  # stages whose maps are so large that a CPU is faster with few images at a time
+FEW = 2  # images that go through those together; the other stages take all
 
 
 class SameConv(nn.Conv2d):
@@ -31,10 +34,14 @@ class SameConv(nn.Conv2d):
 
     def padded(self, x: Tensor) -> Tensor:
         """Return the map with the zeros around it that this convolution reads."""
-        (top, bottom), (left, right) = (
+        return pad(x, self.margins(x))
+
+    def margins(self, x: Tensor) -> tuple[int, ...]:
+        """Return how many zeros it reads to the left and right of the map, above and below."""
+        height, width = (
             _padding(side, kernel, stride) for side, kernel, stride in zip(x.shape[2:], self.kernel_size, self.stride)
         )
-        return pad(x, (left, right, top, bottom))
+        return *width, *height
 
 
 def _padding(side: int, kernel: int, stride: int) -> tuple[int, int]:
@@ -64,12 +71,12 @@ def _norm_relu6(channels: int) -> nn.BatchNorm2d:
     return NormReLU6(channels, eps=1e-3)
 
 
-def _normed(conv: nn.Conv2d, norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
-    """Return ``norm(conv(x))``, in one pass where that is possible."""
+def _normed(conv: nn.Conv2d, norm: nn.BatchNorm2d, x: Tensor, beside: Tensor | None = None) -> Tensor:
+    """Return ``norm(conv(x))``, plus what lies ``beside`` it, in one pass where that is possible."""
     if not (one_pass(x) and frozen(norm)):
-        return norm(conv(x))
+        return norm(conv(x)) if beside is None else norm(conv(x)) + beside
     x = conv.padded(x) if isinstance(conv, SameConv) else x
-    return conv_in_one_pass(conv, norm, x, relu6=isinstance(norm, NormReLU6))
+    return conv_in_one_pass(conv, norm, x, isinstance(norm, NormReLU6), beside)
 
 
 class SeparableBlock(nn.Module):
@@ -96,9 +103,23 @@ class InvertedBlock(nn.Module):
         self.conv_pwl, self.bn3 = _conv(wide, out), _norm(out)
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = _normed(self.conv_dw, self.bn2, _normed(self.conv_pw, self.bn1, x))
-        narrow = _normed(self.conv_pwl, self.bn3, wide)
-        return narrow + x if self.adds else narrow
+        return _normed(self.conv_pwl, self.bn3, self._wide(x), x if self.adds else None)
+
+    def _wide(self, x: Tensor) -> Tensor:
+        if not (isinstance(self.conv_dw, SameConv) and one_pass(x) and frozen(self.bn1) and frozen(self.bn2)):
+            return _normed(self.conv_dw, self.bn2, _normed(self.conv_pw, self.bn1, x))
+        # The map is padded before it is widened, when there is less to copy; then the margins are made zeros again.
+        margins = left, right, top, bottom = self.conv_dw.margins(x)
+        wide = conv_in_one_pass(self.conv_pw, self.bn1, pad(x, margins), relu6=True)
+        height, width = wide.shape[2:]
+        for margin in (
+            wide[:, :, :top],
+            wide[:, :, height - bottom :],
+            wide[..., :left],
+            wide[..., width - right :],
+        ):
+            margin.zero_()
+        return conv_in_one_pass(self.conv_dw, self.bn2, wide, relu6=True)
 
 
 class EfficientNetLite0(nn.Module):
@@ -130,8 +151,10 @@ class EfficientNetLite0(nn.Module):
         self.conv_head, self.bn2 = _conv(channels, WIDEST), _norm_relu6(WIDEST)
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
-        maps = [_normed(self.conv_stem, self.bn1, x)]
-        for stage in self.blocks:
+        few = x.split(FEW) if one_pass(x) and len(x) > FEW else (x,)
+        large = [self.blocks[:LARGE](_normed(self.conv_stem, self.bn1, images)) for images in few]
+        maps = [torch.cat(large) if len(large) > 1 else large[0]]
+        for stage in self.blocks[LARGE:]:
             maps.append(stage(maps[-1]))
         maps.append(_normed(self.conv_head, self.bn2, maps[-1]))
         return maps[-1] if self.layers == 1 else tuple(maps[-self.layers :])
