@@ -5,7 +5,7 @@
 One label in twenty of the training images is replaced by another. All methods read the same features of a frozen
 EfficientNet-Lite0 and rank the images; the figure is the average precision with which the planted errors come first.
 
-- audit: 'nngk audit' on those features, each image judged by all others (nngk.model.second_look).
+- audit: 'nngk audit' on those features, each image judged by others alone (nngk.model.second_look).
 - softmax: the loss of a multinomial logistic regression that was trained on all images, the judged one among them.
 - softmax, left out: its loss on folds that it was not trained on (five, which cleanlab gets too).
 - cleanlab: confident learning on those left-out probabilities; the issues it finds come first, by self-confidence.
@@ -35,7 +35,7 @@ from cached import all_cached, promise_options
 
 SHARE = 0.05
 FOLDS = 5
-STRENGTHS = (0.001, 0.01, 0.1, 1.0)  # of logistic regression, C
+STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)  # of logistic regression, C
 
 
 def planted(labels: Tensor, classes: int, seed: int) -> tuple[Tensor, Tensor]:

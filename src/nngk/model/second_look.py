@@ -1,9 +1,10 @@
-"""Which labels are doubtful: each image is judged by a discriminant that has not seen it.
+"""Which labels are doubtful: each image is judged by two classifiers that have not seen it, and both have half a say.
 
-The discriminant has one Gaussian at the mean of each class, all of one shape: the covariance of the network's own
-features within classes, shrunk. What it says about an image when that image is left out of the mean of its class and of
-the covariance follows exactly from one fit to all of them. How much is shrunk, and how sharp the probabilities are, is
-chosen where the left-out images' own labels are likeliest.
+One has a Gaussian at the mean of each class, all of one shape: the covariance of the network's own features within
+classes, shrunk. What it says about an image when that image is left out of the mean of its class and of the covariance
+follows exactly from one fit to all of them. How much is shrunk, and how sharp the probabilities are, is chosen where
+the left-out images' own labels are likeliest. The other is a softmax of the features, trained on four fifths of the
+images for the fifth that it judges, and stopped early: what it learns last are the wrong labels.
 """
 
 import math
@@ -12,12 +13,15 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy, layer_norm
 
 from nngk.errors import InputError
 
 SHRINKAGES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # for the mean variance of a feature within classes
 SHARPNESSES = tuple(math.exp(step / 4) for step in range(-20, 5))  # what left-out scores are multiplied by
 CHUNK = 4096
+FOLDS = 5
+STRENGTH, STEPS = 0.1, 20  # of the softmax: C, and the steps of L-BFGS
 
 
 class Judged(NamedTuple):
@@ -38,7 +42,7 @@ def second_look(features: Tensor, labels: Tensor, classes: int) -> Judged:
         raise InputError(f"Features must be finite rows, one for each of {len(labels)} images.")
     if len(labels.unique()) < 2:
         raise InputError("Labels can be doubted where there are two classes or more; the model has images of one.")
-    features = torch.nn.functional.layer_norm(features.float(), features.shape[1:])
+    features = layer_norm(features.float(), features.shape[1:])
     fit = _Gaussians(features, labels, classes)
     losses = torch.zeros(len(SHRINKAGES), len(SHARPNESSES), dtype=torch.double)
     for rows, given in fit.chunks():
@@ -46,10 +50,10 @@ def second_look(features: Tensor, labels: Tensor, classes: int) -> Judged:
             for j, sharpness in enumerate(SHARPNESSES):
                 losses[i, j] += float(_losses((sharpness * scores).log_softmax(1), given).sum())
     i, j = divmod(int(losses.argmin()), len(SHARPNESSES))
-    judged = []
-    for rows, given in fit.chunks():
+    judged, others = [], _softmax_on_folds(features, labels, classes).split(CHUNK)
+    for (rows, given), other in zip(fit.chunks(), others):
         (scores,) = fit.without_each(rows, given, SHRINKAGES[i : i + 1])
-        logs = (SHARPNESSES[j] * scores).log_softmax(1)
+        logs = (((SHARPNESSES[j] * scores).log_softmax(1) + other) / 2).log_softmax(1)
         called_log, called = logs.max(1)
         judged.append((-_losses(logs, given), called, called_log))
     return Judged(*(torch.cat(parts) for parts in zip(*judged)))
@@ -57,6 +61,48 @@ def second_look(features: Tensor, labels: Tensor, classes: int) -> Judged:
 
 def _losses(logs: Tensor, labels: Tensor) -> Tensor:
     return -logs.gather(1, labels[:, None])[:, 0]
+
+
+def _folds(labels: Tensor) -> Tensor:
+    """Return each image's fold (n,): the images of a class are dealt out by chance, and -1 is the only one of a class.
+
+    >>> sorted(_folds(torch.tensor([0, 1, 1, 1])).tolist())
+    [-1, 0, 1, 2]
+    """
+    luck = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0)).to(labels.device)
+    order = luck[labels[luck].argsort(stable=True)]  # by class
+    counts = torch.bincount(labels)
+    first = (counts.cumsum(0) - counts)[labels[order]]  # where its class begins
+    folds = torch.empty_like(labels)
+    folds[order] = (torch.arange(len(labels), device=labels.device) - first) % FOLDS
+    return folds.masked_fill(counts[labels] == 1, -1)
+
+
+def _softmax_on_folds(features: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """Return log-probabilities (n, classes) by a softmax trained on the other folds; zeros where there is no fold."""
+    folds, logs = _folds(labels), features.new_zeros(len(labels), classes)
+    for fold in folds[folds >= 0].unique():
+        held = folds == fold
+        weights = _softmax(features[~held], labels[~held], classes)
+        logs[held] = (features[held] @ weights[:-1] + weights[-1]).log_softmax(1)
+    return logs.masked_fill(torch.bincount(labels, minlength=classes) == 0, 0.0)
+
+
+def _softmax(features: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """Return the weights (channels + 1, classes) of a softmax after a few steps."""
+    weights = features.new_zeros(features.shape[1] + 1, classes, requires_grad=True)
+    optimiser = torch.optim.LBFGS([weights], max_iter=STEPS, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimiser.zero_grad()
+        penalty = weights[:-1].square().sum() / (2 * STRENGTH * len(features))
+        value = cross_entropy(features @ weights[:-1] + weights[-1], labels) + penalty
+        value.backward()
+        return value
+
+    with torch.enable_grad():
+        optimiser.step(loss)
+    return weights.detach()
 
 
 class _Gaussians:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from nngk.device import keep_memory, pick_device
 from nngk.errors import InputError
@@ -65,7 +65,6 @@ def serve(
             server_header=False,
             proxy_headers=False,
             limit_concurrency=_CONNECTIONS,
-            h11_max_incomplete_event_size=_HEADER_BYTES,
             timeout_graceful_shutdown=int(2 * limits.seconds) + 1,
         )
         server = uvicorn.Server(config)
@@ -96,10 +95,12 @@ def _workers(device: str) -> int:
     return workers
 
 
-class PatientProtocol(H11Protocol):
-    """HTTP/1.1 whose patience with the head of a request has an end."""
+class PatientProtocol(HttpToolsProtocol):
+    """HTTP/1.1 whose patience with the head of a request has an end: so many seconds, and so many bytes."""
 
     _due: asyncio.TimerHandle | None = None
+    _head = 0  # bytes of it that have come
+    _in_body = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the head of a request."""
@@ -110,9 +111,25 @@ class PatientProtocol(H11Protocol):
         """Take bytes in; whoever has sent a part of a head must send the rest in time."""
         if self._due is None and self._idle():
             self._expect_head()
+        if not self._in_body:
+            end = data.find(b"\r\n\r\n")
+            self._head += len(data) if end < 0 else end
+            if self._head > _HEADER_BYTES:
+                self.send_400_response("The head of the request is too long.")
+                return
         super().data_received(data)
         if not self._idle():
             self._forget()
+
+    def on_headers_complete(self) -> None:
+        """Begin with the request, and count the next head from its beginning."""
+        super().on_headers_complete()
+        self._head, self._in_body = 0, True
+
+    def on_message_complete(self) -> None:
+        """Expect another head after the body."""
+        super().on_message_complete()
+        self._in_body = False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no longer."""
