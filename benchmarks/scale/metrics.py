@@ -1,16 +1,18 @@
 """How long do the metrics of many embeddings take, and how much memory, beside pytorch-metric-learning's calculator?
 
-    PYTHONPATH=src python benchmarks/scale/metrics.py [--commit HASH] [--queries 4096] [--threads 2]
+    PYTHONPATH=src python benchmarks/scale/metrics.py [--commit HASH] [--rounds 3] [--size 200000x512] [--queries 4096]
 
 Embeddings of 1,000 classes are made up. Each calculator is a process of its own, with the same number of threads; ours
 asks for Recall@1, 2, 4, 8, R-precision and MAP@R, the other (with faiss, as it recommends) for precision at 1,
-R-precision and MAP@R; then each clusters once for NMI. To keep the run short a sample of the examples asks, the same
-for both, and all answer; ``--queries 0`` lets all ask. Memory is the largest resident size of the whole process, and
-the seconds of the processor, of all threads, stand beside those of the clock, which other programs make longer.
+R-precision and MAP@R; then each clusters once for NMI. They take turns, several rounds long. To keep the run short a
+sample of the examples asks, the same for both, and all answer; ``--queries 0`` lets all ask. Memory is the largest
+resident size of the whole process, and the seconds of the processor, of all threads, stand beside those of the clock,
+which other programs make longer.
 Rows: results/scale_metrics.csv.
 """
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import time
@@ -103,23 +105,25 @@ def measure(given: argparse.Namespace) -> None:
     """Let one calculator after the other score one size after the other, and write the rows."""
     origin = provenance("cpu", given.commit)
     classes, queries = (30, 200) if given.quick else (1000, given.queries)
-    for size, (n, dim, calculators) in (QUICK if given.quick else SIZES).items():
-        for calculator in calculators:
-            if given.only and (calculator, size) != tuple(given.only):
-                continue
+    sizes = QUICK if given.quick else {size: SIZES[size] for size in given.size or SIZES}
+    for size, (n, dim, calculators) in sizes.items():
+        about = {"embeddings": n, "dim": dim, "classes": classes, "queries": queries or n, "threads": given.threads}
+        for turn, calculator in itertools.product(range(1, given.rounds + 1), calculators):
             found = in_a_process(calculator, n, dim, classes, queries, given.threads)
-            about = {"embeddings": n, "dim": dim, "classes": classes, "queries": queries or n, "threads": given.threads}
             rows = [{"what": what, "value": value, "unit": "s"} for what, value in found["seconds"].items()]
             rows += [{"what": what, "value": value, "unit": "share"} for what, value in found["scores"].items()]
             rows.append({"what": "largest resident size", "value": found["memory"], "unit": "MiB"})
             for row in rows:
-                print(f"{size} {calculator:24} {row['what']:22} {row['value']:12.4f} {row['unit']}", flush=True)
-            append_rows(given.out, [{"calculator": calculator, **about, **row, **origin} for row in rows])
+                print(f"{size} {turn} {calculator:24} {row['what']:22} {row['value']:12.4f} {row['unit']}", flush=True)
+            append_rows(
+                given.out, [{"calculator": calculator, **about, "round": turn, **row, **origin} for row in rows]
+            )
 
 
 if __name__ == "__main__":
     parser = benchmark_parser(__doc__, "results/scale_metrics.csv")
     parser.add_argument("--queries", type=int, default=4096, help="How many examples ask; 0 for all.")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--only", nargs=2, metavar=("CALCULATOR", "SIZE"), help="One of the runs alone.")
+    parser.add_argument("--rounds", type=int, default=3, help="How often the calculators take turns.")
+    parser.add_argument("--size", action="append", choices=SIZES, help="This size alone.")
     measure(benchmark_options(parser))

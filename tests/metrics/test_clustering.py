@@ -100,14 +100,70 @@ def test_seeding_spreads_out():
         assert len({round(v / 100) for v in seeds[:, 0].tolist()}) == 12
 
 
-def test_a_sample_of_many_points_gives_seeds_as_good(monkeypatch):
-    x, _ = blobs(3000, 10, 4, 0.5, 2)
-    x = torch.as_tensor(x)
-    whole = np.mean([kmeans(x, 10, seed=seed).inertia for seed in range(5)])
+def test_seeds_are_the_same_from_a_table_of_distances(monkeypatch):
+    x = torch.as_tensor(blobs(300, 20, 6, 0.5, 5)[0])
+    seeds = clustering._seeds(x, 20, torch.Generator().manual_seed(1))
+    monkeypatch.setattr(clustering, "TABLE", 0)
+    assert torch.equal(clustering._seeds(x, 20, torch.Generator().manual_seed(1)), seeds)
+
+
+@pytest.mark.parametrize("spread", [0.2, 0.7])
+def test_very_many_points_start_from_samples_and_end_better(spread, monkeypatch):
+    x = torch.as_tensor(blobs(3000, 40, 8, spread, 2)[0])
+    whole = [kmeans(x, 40, seed=seed).inertia for seed in range(5)]
     monkeypatch.setattr(clustering, "SEEDING", 4000)
-    drawn = [clustering._seeds(x, 10, torch.Generator().manual_seed(seed)) for seed in range(5)]
-    assert all(len(seeds.unique(dim=0)) == 10 and torch.isin(seeds, x).all() for seeds in drawn)
-    assert np.mean([kmeans(x, 10, seed=seed).inertia for seed in range(5)]) < 1.1 * whole
+    found = [kmeans(x, 40, seed=seed) for seed in range(5)]
+    assert torch.equal(kmeans(x, 40, seed=3).clusters, found[3].clusters)
+    assert np.mean([run.inertia for run in found]) < 0.995 * np.mean(whole)
+
+
+def _sum(x, centres):
+    return float(torch.cdist(x, centres).square().min(1).values.sum())
+
+
+def test_a_swap_mends_a_split_and_a_merged_class():
+    x = torch.as_tensor(blobs(400, 4, 6, 0.1, 7)[0])
+    groups = kmeans(x, 4, restarts=5).clusters
+    clusters = groups.clone()
+    clusters[groups == 3] = 2  # two classes in one cluster, and one class in two
+    clusters[(groups == 0) & (torch.arange(400) % 2 == 0)] = 3
+    means = torch.stack([x[clusters == c].mean(0) for c in range(4)])
+    swapped = clustering._swapped(x, clusters, means)
+    expected = torch.stack([x[groups == c].mean(0) for c in range(4)])
+    torch.testing.assert_close(swapped[swapped[:, 0].argsort()], expected[expected[:, 0].argsort()])
+    torch.testing.assert_close(clustering._swapped(x, groups, expected), expected)  # nothing is left to mend
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_swaps_gain_what_they_promise(seed):
+    """The halves' gain and the merges' cost are the changes of the sum; swaps never make it larger."""
+    x = torch.as_tensor(blobs(200, 6, 3, 0.6, seed)[0])
+    clusters = torch.as_tensor(np.random.default_rng(seed).integers(9, size=200))
+    clusters[clusters == 4] = 5  # an empty cluster
+    means = torch.stack([x[clusters == c].mean(0) if (clusters == c).any() else x[0] for c in range(9)])
+    halves, gains = clustering._halves(x, clusters, means)
+    costs, mates = clustering._cheapest_merges(means, torch.bincount(clusters, minlength=9).double())
+
+    def within(points):
+        return float((points - points.mean(0)).square().sum()) if len(points) else 0.0
+
+    for c in range(9):
+        own = x[clusters == c]
+        assert within(own) - float(gains[c]) >= _sum(own, halves[c]) - 1e-9
+        pair = [within(x[(clusters == c) | (clusters == d)]) - within(own) - within(x[clusters == d]) for d in range(9)]
+        pair[c] = np.inf
+        assert float(costs[c]) == pytest.approx(min(pair), abs=1e-9)
+        assert pair[int(mates[c])] == pytest.approx(min(pair), abs=1e-9)
+    before = sum(within(x[clusters == c]) for c in range(9))
+    assert _sum(x, clustering._swapped(x, clusters, means)) < before
+
+
+def test_halves_lie_across_the_longest_direction():
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.normal(size=(300, 5)) * [1, 1, 6, 1, 1])
+    halves, _ = clustering._halves(x, torch.zeros(300, dtype=torch.long), x.mean(0, keepdim=True))
+    apart = (halves[0, 0] - halves[0, 1]).abs()
+    assert apart[2] > 8 and apart[[0, 1, 3, 4]].max() < 1.5
 
 
 def test_repeats_for_a_seed_and_over_blocks(monkeypatch):

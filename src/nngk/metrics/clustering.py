@@ -5,14 +5,17 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding_bag
+from torch.nn.functional import embedding_bag, normalize
 
 from nngk.errors import InputError
 from nngk.metrics.inputs import TILE, class_numbers, matrix, numbers
 from nngk.ranks import ALONE, Ranks
 
-SEEDING = 10**7  # points × seeds from which on seeds are drawn among a sample
-LEAST_PER_SEED = 10  # points of that sample
+SEEDING = 10**7  # points × clusters from which on samples of the points give the start
+LEAST_PER_SEED = 10  # points for each cluster, from which on they may
+POWERS = 3  # of a cluster's covariance, to find its longest direction
+SAMPLES = (8, 4, 2, 2, 2)  # parts of all points: one of so many
+TABLE = 8192  # points up to which all their distances are kept while seeds are drawn
 
 
 class KMeans(NamedTuple):
@@ -28,6 +31,7 @@ def kmeans(
 ) -> KMeans:
     """Cluster with Lloyd's algorithm from greedy k-means++ seeds; the best of ``restarts``.
 
+    Very many points start from samples of them, on which clusters are also merged where splitting others gains more.
     Stops after ``iterations`` or when the centres move, in squared distance, by less than ``tolerance`` times
     the mean variance of the columns.
 
@@ -45,7 +49,7 @@ def kmeans(
     # The draws come from the CPU, so that a seed means the same on every device.
     generator = torch.Generator().manual_seed(seed)
     with torch.autocast(points.device.type, enabled=False):
-        runs = [_lloyd(points, _seeds(points, k, generator), iterations, enough) for _ in range(restarts)]
+        runs = [_lloyd(points, _start(points, k, generator), iterations, enough) for _ in range(restarts)]
     best = min(runs, key=lambda run: run.inertia)
     return best._replace(centres=best.centres + shift)
 
@@ -97,18 +101,29 @@ def normalised_mutual_information(a: Any, b: Any) -> float:
     return min(1.0, max(0.0, 2 * information / entropy))
 
 
-def _seeds(x: Tensor, k: int, generator: torch.Generator) -> Tensor:
-    """Draw greedy k-means++ seeds: of a few draws by squared distance, the one that lowers the sum most.
-
-    Every seed costs a walk over the points; where points × seeds are very many, a sample of the points stands for all.
-    """
+def _start(x: Tensor, k: int, generator: torch.Generator) -> Tensor:
+    """Return centres to start from: seeds, or for very many points what growing samples of them make of seeds."""
     enough = max(SEEDING // k, LEAST_PER_SEED * k)
-    if len(x) > enough:
-        x = x[torch.randperm(len(x), generator=generator)[:enough].to(x.device)]
+    if len(x) <= enough:
+        return _seeds(x, k, generator)
+    order = torch.randperm(len(x), generator=generator).to(x.device)
+    centres = _seeds(x[order[: enough // 2]], k, generator)
+    for part in SAMPLES:
+        sample = x[order[: max(enough // 2, len(x) // part)]]
+        moved, nearest = _unknown(sample, centres)
+        nearest = _reassigned(sample, centres, moved, *nearest)
+        centres = _swapped(sample, nearest[0], _means(sample, *nearest, centres))
+    return centres
+
+
+def _seeds(x: Tensor, k: int, generator: torch.Generator) -> Tensor:
+    """Draw greedy k-means++ seeds: of a few draws by squared distance, the one that lowers the sum most."""
     trials = 2 + int(math.log(k))
     norms = x.square().sum(1)
-    chosen = [int(torch.randint(len(x), (1,), generator=generator))]
-    nearest = _squared(x, norms, x.new_tensor(chosen).long())[:, 0]
+    # One large product is far faster than many narrow ones, if a good part of it is asked for.
+    table = _squared(x, norms, slice(None)) if len(x) <= min(TABLE, 4 * k * trials) else None
+    chosen = torch.randint(len(x), (1,), generator=generator).tolist()
+    nearest = _squared(x, norms, x.new_tensor(chosen).long())[0]
     for _ in range(1, k):
         cumulative = nearest.double().cumsum(0)
         draws = torch.rand(trials, generator=generator, dtype=torch.float64).to(x.device)
@@ -116,19 +131,77 @@ def _seeds(x: Tensor, k: int, generator: torch.Generator) -> Tensor:
             candidates = torch.searchsorted(cumulative, draws * cumulative[-1], right=True).clamp(max=len(x) - 1)
         else:  # every point coincides with a seed
             candidates = (draws * len(x)).long()
-        distances = torch.minimum(nearest[:, None], _squared(x, norms, candidates))
-        best = int(distances.sum(0).argmin())
+        found = _squared(x, norms, candidates) if table is None else table[candidates]
+        distances = torch.minimum(nearest, found)
+        best = int(distances.sum(1).argmin())
         chosen.append(int(candidates[best]))
-        nearest = distances[:, best]
+        nearest = distances[best]
     return x[chosen]
 
 
-def _squared(x: Tensor, norms: Tensor, chosen: Tensor) -> Tensor:
-    """Return the squared distances (n, chosen) of centred points to some of them, by a product."""
-    both = norms[:, None] + norms[chosen]
-    distances = torch.addmm(both, x, x[chosen].T, alpha=-2)
+def _squared(x: Tensor, norms: Tensor, chosen: Tensor | slice) -> Tensor:
+    """Return the squared distances (chosen, n) of some of the centred points to all, by a product."""
+    both = norms[chosen][:, None] + norms
+    distances = torch.addmm(both, x[chosen], x.T, alpha=-2)
     # What is left of a point's distance to itself, or to its double, is rounding: never to be drawn.
     return torch.where(distances > 1e-6 * both, distances, 0.0)
+
+
+def _swapped(x: Tensor, clusters: Tensor, means: Tensor) -> Tensor:
+    """Merge two clusters and split a third in their stead wherever that lowers the sum of squared distances.
+
+    A merged pair with n and m points whose means are d apart costs n m / (n + m) d², and a split gains as much.
+    """
+    counts = torch.bincount(clusters, minlength=len(means)).to(x.dtype)
+    halves, gains = _halves(x, clusters, means)
+    costs, mates = _cheapest_merges(means, counts)
+    splits, taken = iter(gains.argsort(descending=True, stable=True).tolist()), set[int]()
+    gain, cost, mate, means = gains.tolist(), costs.tolist(), mates.tolist(), means.clone()
+    for one in costs.argsort(stable=True).tolist():
+        other = mate[one]
+        if taken & {one, other}:
+            continue
+        split = next((each for each in splits if each not in taken | {one, other}), None)
+        if split is None or gain[split] <= cost[one]:
+            break
+        taken |= {one, other, split}
+        weights = counts[[one, other]] / counts[[one, other]].sum().clamp(min=1)
+        means[one] = weights @ means[[one, other]]
+        means[[split, other]] = halves[split]
+    return means
+
+
+def _cheapest_merges(means: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Return for every cluster what the cheapest merge with another costs, and that other."""
+    costs, mates = [], []
+    for rows in torch.arange(len(means), device=means.device).split(_rows_at_once(means)):
+        weights = counts[rows, None] * counts / (counts[rows, None] + counts).clamp(min=1)
+        table = torch.cdist(means[rows], means).square_().mul_(weights)
+        table[torch.arange(len(rows), device=means.device), rows] = math.inf
+        cost, mate = table.min(1)
+        costs.append(cost)
+        mates.append(mate)
+    return torch.cat(costs), torch.cat(mates)
+
+
+def _halves(x: Tensor, clusters: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
+    """Split every cluster across its longest direction; return the halves' means (k, 2, dim) and what that gains."""
+    k, size = len(means), _rows_at_once(means)
+    counts = torch.bincount(clusters, minlength=k)
+    order = clusters.argsort(stable=True)
+    starts = counts.cumsum(0) - counts
+    direction = normalize(x[order[starts.clamp(max=len(x) - 1)]] - means)  # the first point of each cluster
+    for power in range(POWERS + 1):
+        offset = (means * direction).sum(1)
+        parts = zip(x.split(size), clusters.split(size))
+        along = torch.cat([(part * direction[own]).sum(1) - offset[own] for part, own in parts])
+        if power < POWERS:  # the covariance times the direction; about the mean, where what lies along it adds up to 0
+            direction = normalize(embedding_bag(order, x, starts, mode="sum", per_sample_weights=along[order]))
+    half = 2 * clusters + (along > 0)
+    sizes = torch.bincount(half, minlength=2 * k)
+    halves = embedding_bag(half.argsort(stable=True), x, sizes.cumsum(0) - sizes, mode="mean").view(k, 2, -1)
+    one, other = sizes.view(k, 2).to(x.dtype).unbind(1)
+    return halves, one * other / (one + other).clamp(min=1) * (halves[:, 0] - halves[:, 1]).square().sum(1)
 
 
 def _lloyd(x: Tensor, centres: Tensor, iterations: int, enough: float) -> KMeans:
@@ -136,8 +209,7 @@ def _lloyd(x: Tensor, centres: Tensor, iterations: int, enough: float) -> KMeans
 
     Most centres soon rest: what lies nearest to one of those is compared with the centres that moved, and no others.
     """
-    nearest = x.new_zeros(len(x), dtype=torch.long), x.new_zeros(len(x))
-    moved = centres.new_ones(len(centres), dtype=torch.bool)
+    moved, nearest = _unknown(x, centres)
     for _ in range(iterations):
         nearest = _reassigned(x, centres, moved, *nearest)
         means = _means(x, *nearest, centres)
@@ -149,6 +221,12 @@ def _lloyd(x: Tensor, centres: Tensor, iterations: int, enough: float) -> KMeans
     clusters = _reassigned(x, centres, moved, *nearest)[0]
     parts = zip(x.split(_rows_at_once(centres)), clusters.split(_rows_at_once(centres)))
     return KMeans(clusters, centres, sum(float((p - centres[own]).square().sum().double()) for p, own in parts))
+
+
+def _unknown(x: Tensor, centres: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Return which centres moved, all, and the nearest ones with their scores, as long as nothing is known of them."""
+    everything = centres.new_ones(len(centres), dtype=torch.bool)
+    return everything, (x.new_zeros(len(x), dtype=torch.long), x.new_zeros(len(x)))
 
 
 def _reassigned(x: Tensor, centres: Tensor, moved: Tensor, clusters: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
