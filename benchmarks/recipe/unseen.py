@@ -27,14 +27,14 @@ from torch import Tensor
 from validation_classes import class_halves, scores, shown_settings
 
 from nngk import Settings
-from nngk.data import Images, ImageTable, Split, centre_crop, read_images
+from nngk.data import BatchSource, Images, ImageTable, Split, centre_crop, read_images
 from nngk.data.loading import Selected
 from nngk.data.resident import Resident
 from nngk.experiments.record import append_rows, epochs, provenance, read_rows
 from nngk.experiments.record.benchmarks import benchmark_options, benchmark_parser
 from nngk.networks.embedding_layer.reduction import reduced
 from nngk.training.build import build_run, network_of
-from nngk.training.feed import Examples, Features, Feed, augmentation
+from nngk.training.feed import Examples, Features, Feed, augmentation, has_detail
 from nngk.training.finish import WHITENINGS, narrow
 from nngk.training.presets import metric_settings
 from nngk.training.run import Run
@@ -54,16 +54,28 @@ class Prepared:
     def __init__(self, table: ImageTable, base: Settings, threads: int) -> None:
         self.spec = network_of(base).input
         self.device = torch.device(base.device)
-        images = Images(table, self.spec.resize, threads=threads)
-        self.images = Resident(images, self.device, threads=threads) if self.device.type == "cuda" else images
+        self.table, self.threads = table, threads
+        self.sized: dict[int, BatchSource] = {}
+
+    def of_size(self, size: int) -> BatchSource:
+        """Return all images with this shorter side."""
+        if size not in self.sized:
+            images = Images(self.table, size, threads=self.threads)
+            on_gpu = self.device.type == "cuda"
+            self.sized[size] = Resident(images, self.device, threads=self.threads) if on_gpu else images
+        return self.sized[size]
 
     def run(self, table: ImageTable, parts: Sequence[np.ndarray], settings: Settings, folder: Path) -> Run:
         """Return a run that is ready for its first step; ``parts`` are rows to train, validate and test with."""
         tables = [table.select(rows).compact() for rows in parts]
-        examples = [Examples(Selected(self.images, rows), torch.as_tensor(t.labels)) for rows, t in zip(parts, tables)]
+        images = self.of_size(self.spec.resize)
+        examples = [Examples(Selected(images, rows), torch.as_tensor(t.labels)) for rows, t in zip(parts, tables)]
+        detailed = None
+        if has_detail(self.spec, settings):
+            detailed = Selected(self.of_size(settings.detail or 0), parts[0])
         plain = centre_crop(self.spec.size, self.spec.mean, self.spec.std)
         amp = self.device.type == "cuda"
-        feed = Feed(*examples, augmentation(self.spec, settings), plain, self.device, amp)
+        feed = Feed(*examples, augmentation(self.spec, settings), plain, self.device, amp, detailed=detailed)
         run = build_run(Split(*tables), settings, folder, feed)
         run.begin()
         return run

@@ -14,6 +14,7 @@ from nngk.model.model import Model
 from nngk.training import feed
 from nngk.training.loop import train
 from nngk.training.outset import same_settings
+from nngk.training.step_batches import seeded, step_batches
 from runs import make_run, settings
 from shapes import picture
 
@@ -101,3 +102,17 @@ def test_batches_in_one_memory_are_those_of_the_files(photos, tmp_path):
             for source in (run.feed.train.source, there)
         )
         assert torch.equal(a, b)
+
+
+def test_training_crops_are_cut_from_larger_images(photos, tmp_path):
+    plain, sharp = (make_run(photos, tmp_path / f"run-{side}", detail=side) for side in (None, 64))
+    assert plain.feed.detailed is None
+    assert make_run(photos, tmp_path / "run-small", detail=4).feed.detailed is None  # smaller than what is read
+    rows = sharp.index_batches(0)[0]
+    images, labels, indices = next(step_batches(sharp, [rows]))
+    larger = [fitted(sharp.split.train.paths[row], 64) for row in rows.tolist()]
+    with_luck = seeded(sharp.feed.augment, sharp.settings.seed, sharp.at.step)
+    assert torch.equal(images, with_luck(FlatPictures.of(larger), None))
+    assert torch.equal(labels, sharp.feed.train.labels[rows]) and torch.equal(indices, rows)
+    # Centres are what is read.
+    assert torch.equal(sharp.embed(sharp.feed.train), plain.embed(plain.feed.train))

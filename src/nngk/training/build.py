@@ -19,6 +19,7 @@ from nngk.losses import create_loss, loss_class, samplers
 from nngk.losses.gaussian import Rule
 from nngk.losses.kernel_objective import KernelObjective
 from nngk.losses.objective import Objective
+from nngk.model.classes import drawn_to_means
 from nngk.networks import EmbeddingNetwork, InputSpec, create_network
 from nngk.networks.recorded import always_recorded
 from nngk.ranks import ALONE, Ranks
@@ -64,7 +65,7 @@ def build_run(split: Split, settings: Settings, folder: Path, feed: Feed | None 
     sampler = samplers.per_class(s.per_class) if s.per_class else samplers.even
     refresher = Refresher(
         bank,
-        lambda which: _centres(feed, which, refresher),
+        lambda which: _centres(feed, which, refresher, s.draw_centres, network.head.normalise),
         interval_in_steps(s.update_interval, len(sampler(feed.train.labels, s.batch_size, s.seed, 0))),
         new_engine(search, s, bank),
         s.background,
@@ -140,11 +141,15 @@ def is_frozen(settings: Settings, network: EmbeddingNetwork, device: torch.devic
     return pretrained(network) and device.type == "cpu" and settings.loss == "nngk"
 
 
-def _centres(feed: Feed, network: nn.Module, refresher: Refresher) -> Tensor:
+def _centres(feed: Feed, network: nn.Module, refresher: Refresher, share: float, normalised: bool) -> Tensor:
     """Return new centres: of all training images, or of those whose centres this rank holds."""
     if refresher.bank.partial:
         return own_share(feed, network, refresher.beside)
-    return feed.embed(network, feed.train, refresher.beside)
+    x = feed.embed(network, feed.train, refresher.beside)
+    if not share:
+        return x
+    drawn = drawn_to_means(x, feed.train.labels.to(x.device), share)
+    return nn.functional.normalize(drawn) if normalised else drawn
 
 
 def new_bank(settings: Settings, labels: Tensor, dim: int, device: torch.device, ranks: Ranks = ALONE) -> CentreBank:

@@ -48,6 +48,7 @@ class Feed:
     device: torch.device
     amp: bool = False
     ranks: Ranks = ALONE  # the processes that share out what is embedded
+    detailed: BatchSource | None = None  # larger pictures of the training images, which steps cut their crops from
 
     def embed(self, network: nn.Module, examples: Examples, ranks: Ranks | None = None) -> Tensor:
         """Return the embeddings of some examples, in evaluation mode and without augmentation."""
@@ -79,7 +80,15 @@ def image_feed(
     cache = cache_of(settings, [path for table in split for path in table.paths])
     plain = centre_crop(spec.size, spec.mean, spec.std)
     train, val, test = (_decoded(table, spec, cache, settings.threads) for table in split)
-    return Feed(train, val, test, augmentation(spec, settings), plain, device, amp, ranks)
+    detailed = None
+    if has_detail(spec, settings):
+        detailed = _decoded(split.train, replace(spec, resize=settings.detail), cache, settings.threads).source
+    return Feed(train, val, test, augmentation(spec, settings), plain, device, amp, ranks, detailed)
+
+
+def has_detail(spec: InputSpec, settings: Settings) -> bool:
+    """Return whether training crops are cut from larger pictures than those that are read."""
+    return not settings.freeze and (settings.detail or 0) > spec.resize
 
 
 def augmentation(spec: InputSpec, settings: Settings) -> Augmentation:
@@ -119,15 +128,20 @@ def _say_once(line: str) -> None:
 def resident_feed(feed: Feed, size: int, settings: Settings) -> Feed:
     """Return the feed with its decoded images in the memory of its GPU, as far as the limit allows; training first."""
     left = settings.resident_gib * 2**30
-    placed = []
-    for examples in (feed.train, feed.val, feed.test):
-        with task("images to the GPU", len(examples)) as advance:
-            source = kept(examples.source, size, feed.device, left, threads=settings.threads, advance=advance)
-        if isinstance(source, Resident):
-            left -= source.pixels.numel()
-        placed.append(Examples(source, examples.labels))
-    train, val, test = placed
-    return replace(feed, train=train, val=val, test=test)
+
+    def place(source: BatchSource, size: int) -> BatchSource:
+        nonlocal left
+        with task("images to the GPU", len(source)) as advance:
+            placed = kept(source, size, feed.device, left, threads=settings.threads, advance=advance)
+        if isinstance(placed, Resident):
+            left -= placed.pixels.numel()
+        return placed
+
+    detailed = None if feed.detailed is None else place(feed.detailed, settings.detail or size)
+    train, val, test = (
+        Examples(place(examples.source, size), examples.labels) for examples in (feed.train, feed.val, feed.test)
+    )
+    return replace(feed, train=train, val=val, test=test, detailed=detailed)
 
 
 def feature_feed(feed: Feed, network: EmbeddingNetwork, folder: Path) -> Feed:

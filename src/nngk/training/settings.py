@@ -179,6 +179,14 @@ class Settings:
         least=1,
         empty="auto",
     )
+    detail: int | None = setting(
+        None,
+        IMAGES,
+        "Cut training crops from images whose shorter side has this many pixels, where that is more than 'resize': "
+        "resized crops of small windows are sharper then. With 'none' they are cut from the images as they are read.",
+        least=1,
+        empty="none",
+    )
     squash: bool = setting(
         False,
         IMAGES,
@@ -311,6 +319,13 @@ class Settings:
         "Multiply the learning rate of a learned σ by this factor. Being one number, it may move faster.",
         above=0,
         most=LARGEST,
+    )
+    draw_centres: float = setting(
+        0.0,
+        KERNELS,
+        "Draw the centres that training compares with this share of the way to the mean of their class.",
+        least=0,
+        most=1,
     )
     drop_centres: float = setting(
         0.0,

@@ -28,7 +28,7 @@ def step_batches(run: Run, upcoming: Sequence[Tensor]) -> Batches:
         shares = [share_of(batch, ranks) for batch in upcoming]
         parts = [(first_of_share(len(batch), ranks), len(batch)) for batch in upcoming]
     coming = batches(
-        feed.train.source,
+        feed.train.source if feed.detailed is None else feed.detailed,
         feed.train.labels,
         shares,
         seeded(feed.augment, run.settings.seed, run.at.step, parts),
