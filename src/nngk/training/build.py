@@ -146,7 +146,7 @@ def _centres(feed: Feed, network: nn.Module, refresher: Refresher, share: float,
     if refresher.bank.partial:
         return own_share(feed, network, refresher.beside)
     x = feed.embed(network, feed.train, refresher.beside)
-    if not share:
+    if not share or not refresher.history:  # σ is found on the first bank, whose centres lie as images do
         return x
     drawn = drawn_to_means(x, feed.train.labels.to(x.device), share)
     return nn.functional.normalize(drawn) if normalised else drawn

@@ -82,7 +82,7 @@ def image_feed(
     train, val, test = (_decoded(table, spec, cache, settings.threads) for table in split)
     detailed = None
     if has_detail(spec, settings):
-        detailed = _decoded(split.train, replace(spec, resize=settings.detail), cache, settings.threads).source
+        detailed = _decoded(split.train, replace(spec, resize=settings.detail or 0), cache, settings.threads).source
     return Feed(train, val, test, augmentation(spec, settings), plain, device, amp, ranks, detailed)
 
 

@@ -110,6 +110,14 @@ class Settings:
         most=1,
         empty="auto",
     )
+    blend: float = setting(
+        0.0,
+        NETWORK,
+        "Bring all weights this share of the way back to where they started when training ends. "
+        "What a pretrained network knew before serves classes that it was not trained on.",
+        least=0,
+        below=1,
+    )
     pool: Literal["avg", "max", "avg+max", "gem"] = setting(
         defaults.POOL,
         NETWORK,
