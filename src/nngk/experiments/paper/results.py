@@ -25,7 +25,17 @@ MACHINE = (
     "seed",
 )  # they decide no figures, or have columns of their own
 # Settings that are newer than some rows, with the value that these rows had: their keys stay as they are.
-LATER = (("whiten", 0.0), ("squash", True), ("hold_out", True), ("tune", True), ("floor", 0.0), ("sigma_end", None))
+LATER = (
+    ("whiten", 0.0),
+    ("squash", True),
+    ("hold_out", True),
+    ("tune", True),
+    ("floor", 0.0),
+    ("sigma_end", None),
+    ("blend", 0.0),
+    ("detail", None),
+    ("draw_centres", 0.0),
+)
 
 
 def experiment_rows(results: Path, experiment: str) -> list[Row]:
