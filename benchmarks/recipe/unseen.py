@@ -6,8 +6,8 @@
 Pictures keep their aspect. With --crop 224 their shorter side has 256 pixels and the centre of 224 is read, as in most
 papers; with --crop 352 it is 400, our own choice. First, candidates are trained on one half of the training classes
 and judged on the other, in both folds; test images are not decoded until that is over. A candidate is the preset with
-the settings of one --try changed. The candidate, the share of the way back to the start and the whitening with the
-highest mean of Recall@1 and MAP@R over the folds are chosen. Then every seed is trained on all training
+the settings of one --try changed. The candidate and the whitening with the highest mean of Recall@1 and MAP@R over the
+folds are chosen. Then every seed is trained on all training
 classes and scored on the test classes, once. Rows: results/unseen_validation.csv and results/unseen.csv.
 """
 
@@ -32,16 +32,13 @@ from nngk.data.loading import Selected
 from nngk.data.resident import Resident
 from nngk.experiments.record import append_rows, epochs, provenance, read_rows
 from nngk.experiments.record.benchmarks import benchmark_options, benchmark_parser
-from nngk.networks import EmbeddingNetwork
 from nngk.networks.embedding_layer.reduction import reduced
-from nngk.training.blend import blend_with_start, blended, started
 from nngk.training.build import build_run, network_of
 from nngk.training.feed import Examples, Features, Feed, augmentation, has_detail
 from nngk.training.finish import WHITENINGS, narrow
 from nngk.training.presets import metric_settings
 from nngk.training.run import Run
 
-BLENDS = (0.0, 0.2, 0.4)
 RESIZE = {224: 256, 352: 400}
 LONG = ("cars196",)  # where training gains for 20 epochs; birds gain for 10
 # What is tried besides the preset. Cars want a higher rate than birds.
@@ -92,20 +89,6 @@ def trained(run: Run) -> float:
     return round(time.perf_counter() - started, 1)
 
 
-def finished(run: Run) -> dict[tuple[float, float], Tensor]:
-    """Return the embeddings of the validation images by how training can end: blended with the start, and whitened."""
-    weights, start = copied(run.network), copied(started(run))
-    out = {}
-    for share in BLENDS:
-        run.network.load_state_dict(blended(weights, start, share))
-        out |= {(share, whiten): x for whiten, x in whitened(run).items()}
-    return out
-
-
-def copied(network: EmbeddingNetwork) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in network.state_dict().items()}
-
-
 def whitened(run: Run) -> dict[float, Tensor]:
     """Return the embeddings of the validation images by how much their components are evened out."""
     features, linear = Features(run.network, run.frozen), run.network.head.linear
@@ -129,17 +112,15 @@ def validate_candidates(
         parts = [_rows_of(train, part) for part in halves]
         run = prepared.run(train, parts, settings, _made(home / f"candidate{number}"))
         seconds, rows = trained(run), []
-        for (blend, share), x in finished(run).items():
+        for share, x in whitened(run).items():
             found = scores(x, run.feed.val.labels)
             row = {"data": options.name, "crop": options.crop, "fold": fold, "tried": " ".join(candidate)}
-            row |= {"lr": settings.lr, "whiten": share, "blend": blend}
+            row |= {"lr": settings.lr, "whiten": share}
             row |= {key: round(found[key], 5) for key in ("recall@1", "map@r")} | {"seconds": seconds}
             rows.append(row | provenance(options.device, options.commit) | {"settings": shown_settings(settings)})
-        for blend in BLENDS:
-            told = [row for row in rows if row["blend"] == blend]
-            most = max(told, key=lambda row: row["recall@1"] + row["map@r"])
-            said = f"{most['recall@1']:.4f} {most['map@r']:.4f} (plain {told[0]['recall@1']:.4f})"
-            print(f"fold {fold} {most['tried']} blend {blend} whiten {most['whiten']}: {said} {seconds} s", flush=True)
+            if share in (0.0, 0.2):
+                told = f"fold {fold} {row['tried']} whiten {share}: {row['recall@1']:.4f} {row['map@r']:.4f}"
+                print(f"{told} {seconds} s", flush=True)
         append_rows(record, rows)
 
 
@@ -169,21 +150,21 @@ def _value(text: str) -> Any:
         return text
 
 
-def best(rows: list[dict[str, Any]]) -> tuple[list[str], float, float]:
-    """Return the candidate, the blend and the whitening with the highest mean of Recall@1 and MAP@R over the folds.
+def best(rows: list[dict[str, Any]]) -> tuple[list[str], float]:
+    """Return the candidate and the whitening with the highest mean of Recall@1 and MAP@R over the folds.
 
-    >>> rows = [{"tried": "lr=1", "blend": 0, "whiten": 0, "recall@1": 0.5, "map@r": 0.2}]
-    >>> best([*rows, {"tried": "lr=2", "blend": 0.2, "whiten": 0.1, "recall@1": 0.4, "map@r": 0.4}])
-    (['lr=2'], 0.2, 0.1)
+    >>> rows = [{"tried": "lr=1", "whiten": 0, "recall@1": 0.5, "map@r": 0.2}]
+    >>> best([*rows, {"tried": "lr=2", "whiten": 0.1, "recall@1": 0.4, "map@r": 0.4}])
+    (['lr=2'], 0.1)
     """
-    sums: dict[tuple[str, float, float], list[float]] = {}
+    sums: dict[tuple[str, float], list[float]] = {}
     for row in rows:
-        key = row["tried"], float(row.get("blend") or 0.0), float(row["whiten"])
+        key = row["tried"], float(row["whiten"])
         sums.setdefault(key, []).append((float(row["recall@1"]) + float(row["map@r"])) / 2)
     most = max(len(values) for values in sums.values())
     complete = {key: sum(values) / len(values) for key, values in sums.items() if len(values) == most}
-    tried, blend, whiten = max(complete, key=complete.__getitem__)
-    return tried.split(), blend, whiten
+    tried, whiten = max(complete, key=complete.__getitem__)
+    return tried.split(), whiten
 
 
 def test(options: argparse.Namespace, table: ImageTable, base: Settings, home: Path) -> None:
@@ -197,12 +178,10 @@ def test(options: argparse.Namespace, table: ImageTable, base: Settings, home: P
         labels = run.feed.test.labels
         start = scores(run.embed(run.feed.test), labels)["recall@1"]
         seconds = trained(run)
-        blend_with_start(run)
         narrow(run)
         found = scores(run.embed(run.feed.test), labels, ks=(1, 2, 4, 8), nmi_seeds=10)
         row = {"data": options.name, "crop": options.crop, "network": base.network, "dim": base.dim, "seed": seed}
-        row |= {name: getattr(base, name) for name in ("lr", "whiten", "blend", "epochs")}
-        row |= {"start_recall@1": round(start, 5)}
+        row |= {"lr": base.lr, "whiten": base.whiten, "epochs": base.epochs, "start_recall@1": round(start, 5)}
         row |= {key: round(value, 5) for key, value in found.items()} | {"seconds": seconds}
         row |= provenance(options.device, options.commit) | {"settings": shown_settings(settings)}
         append_rows(options.out, [row])
@@ -250,10 +229,10 @@ def main() -> None:
         if options.validation is None:
             validate_candidates(options, table, base, Path(home), record)
         of_this = (options.name, str(options.crop))
-        candidate, blend, whiten = best([row for row in read_rows(record) if (row["data"], row["crop"]) == of_this])
-        print(f"Chosen on validation classes: {' '.join(candidate)}, blend {blend:g}, whiten {whiten:g}", flush=True)
+        candidate, whiten = best([row for row in read_rows(record) if (row["data"], row["crop"]) == of_this])
+        print(f"Chosen on validation classes: {' '.join(candidate)}, whiten {whiten:g}", flush=True)
         if options.seeds:
-            test(options, table, replace(base, **changes(candidate), blend=blend, whiten=whiten), Path(home))
+            test(options, table, replace(base, **changes(candidate), whiten=whiten), Path(home))
 
 
 if __name__ == "__main__":

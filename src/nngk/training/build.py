@@ -19,7 +19,6 @@ from nngk.losses import create_loss, loss_class, samplers
 from nngk.losses.gaussian import Rule
 from nngk.losses.kernel_objective import KernelObjective
 from nngk.losses.objective import Objective
-from nngk.model.classes import drawn_to_means
 from nngk.networks import EmbeddingNetwork, InputSpec, create_network
 from nngk.networks.recorded import always_recorded
 from nngk.ranks import ALONE, Ranks
@@ -65,7 +64,7 @@ def build_run(split: Split, settings: Settings, folder: Path, feed: Feed | None 
     sampler = samplers.per_class(s.per_class) if s.per_class else samplers.even
     refresher = Refresher(
         bank,
-        lambda which: _centres(feed, which, refresher, s.draw_centres, network.head.normalise),
+        lambda which: _centres(feed, which, refresher),
         interval_in_steps(s.update_interval, len(sampler(feed.train.labels, s.batch_size, s.seed, 0))),
         new_engine(search, s, bank),
         s.background,
@@ -141,15 +140,11 @@ def is_frozen(settings: Settings, network: EmbeddingNetwork, device: torch.devic
     return pretrained(network) and device.type == "cpu" and settings.loss == "nngk"
 
 
-def _centres(feed: Feed, network: nn.Module, refresher: Refresher, share: float, normalised: bool) -> Tensor:
+def _centres(feed: Feed, network: nn.Module, refresher: Refresher) -> Tensor:
     """Return new centres: of all training images, or of those whose centres this rank holds."""
     if refresher.bank.partial:
         return own_share(feed, network, refresher.beside)
-    x = feed.embed(network, feed.train, refresher.beside)
-    if not share or not refresher.history:  # σ is found on the first bank, whose centres lie as images do
-        return x
-    drawn = drawn_to_means(x, feed.train.labels.to(x.device), share)
-    return nn.functional.normalize(drawn) if normalised else drawn
+    return feed.embed(network, feed.train, refresher.beside)
 
 
 def new_bank(settings: Settings, labels: Tensor, dim: int, device: torch.device, ranks: Ranks = ALONE) -> CentreBank:

@@ -15,7 +15,6 @@ from nngk.model.features import Describer
 from nngk.model.model import Model
 from nngk.model.unknown import Familiar
 from nngk.networks.embedding_layer.reduction import reduce_embedding, reduced
-from nngk.training.blend import blend_with_start
 from nngk.training.build import choose_search, network_of, new_bank, new_engine
 from nngk.training.feed import Features
 from nngk.training.run import Run
@@ -39,7 +38,6 @@ def finish(run: Run, seconds: float, measured: Model | None = None) -> Model:
         all_of_it = gathered(run.network)
         run.trainee = run.network = network_of(run.settings).to(run.device)
         run.network.load_state_dict(all_of_it)
-    blend_with_start(run)
     narrow(run)
     bank, table = run.bank, run.split.train
     both = Describer(run.network, run.frozen)

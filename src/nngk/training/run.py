@@ -98,7 +98,20 @@ class Run:
 
     def begin(self) -> None:
         """Start the embedding layer as the settings say: before the first step, and not in a resumed run."""
-        start_layer(self, self.network)
+        how = self.settings.embedding_start
+        if how == "auto" and is_model(self.settings.weights):
+            return  # a model's layer goes on from where it is
+        if how == "auto":  # of what a random network says of its images there is nothing to discriminate
+            how = "discriminant" if pretrained(self.network) else "random"
+        if self.network.head.linear is None or how == "random":
+            return
+        features = None if how == "projection" else self.embed(self.feed.train, Features(self.network, self.frozen))
+        with whole(self.network, write=True):
+            if features is None:
+                start_projection(self.network.head.linear)
+            else:
+                labels = self.feed.train.labels.to(self.device)
+                start_embedding(self.network.head.linear, features, labels, self.settings.shrinkage)
 
     def index_batches(self, epoch: int) -> list[Tensor]:
         """Return the epoch's batches of training indices: the same whenever they are asked for."""
@@ -150,24 +163,6 @@ class Run:
         self.refresher.overrun = self.at.overrun
         if self.at.last_refresh:
             self.refresher.history.append(fitted(self.at.last_refresh, Refreshed, self.folder / "checkpoint.json"))
-
-
-def start_layer(run: Run, network: EmbeddingNetwork) -> None:
-    """Start the embedding layer of a run's network, or of a copy of it that was not trained, as the settings say."""
-    how = run.settings.embedding_start
-    if how == "auto" and is_model(run.settings.weights):
-        return  # a model's layer goes on from where it is
-    if how == "auto":  # of what a random network says of its images there is nothing to discriminate
-        how = "discriminant" if pretrained(network) else "random"
-    if network.head.linear is None or how == "random":
-        return
-    features = None if how == "projection" else run.embed(run.feed.train, Features(network, run.frozen))
-    with whole(network, write=True):
-        if features is None:
-            start_projection(network.head.linear)
-        else:
-            labels = run.feed.train.labels.to(run.device)
-            start_embedding(network.head.linear, features, labels, run.settings.shrinkage)
 
 
 def pretrained(network: EmbeddingNetwork) -> bool:

@@ -110,14 +110,6 @@ class Settings:
         most=1,
         empty="auto",
     )
-    blend: float = setting(
-        0.0,
-        NETWORK,
-        "Bring all weights this share of the way back to where they started when training ends. "
-        "What a pretrained network knew before serves classes that it was not trained on.",
-        least=0,
-        below=1,
-    )
     pool: Literal["avg", "max", "avg+max", "gem"] = setting(
         defaults.POOL,
         NETWORK,
@@ -327,13 +319,6 @@ class Settings:
         "Multiply the learning rate of a learned σ by this factor. Being one number, it may move faster.",
         above=0,
         most=LARGEST,
-    )
-    draw_centres: float = setting(
-        0.0,
-        KERNELS,
-        "Draw the centres that training compares with this share of the way to the mean of their class.",
-        least=0,
-        most=1,
     )
     drop_centres: float = setting(
         0.0,

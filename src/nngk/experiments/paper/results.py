@@ -32,9 +32,7 @@ LATER = (
     ("tune", True),
     ("floor", 0.0),
     ("sigma_end", None),
-    ("blend", 0.0),
     ("detail", None),
-    ("draw_centres", 0.0),
 )
 
 
