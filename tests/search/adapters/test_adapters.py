@@ -142,7 +142,7 @@ def test_the_choice_is_the_engine_that_was_measured_to_be_faster() -> None:
 @pytest.mark.thorough
 def test_a_sample_of_the_points_tells_which_engine_was_measured_to_be_faster() -> None:
     with (Path(__file__).parents[3] / "results" / "search_lists.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["k"] == "100"]
+        rows = [row for row in csv.DictReader(file) if row["k"] == "100" and not 0.9 < float(row["ratio"]) < 1.1]
     assert {row["family"] for row in rows} >= {"apart", "touching", "heavy tails", "high dimension"}
     for row in rows:
         n, dim, faster = int(row["n"]), int(row["dim"]), "fanng" if float(row["ratio"]) > 1 else "exact"
