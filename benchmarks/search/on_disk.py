@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,7 @@ class Generated:
         self.n, self.dim, self.k, self.seed = n, dim, k, seed
         self.seconds = 0.0
         self.distances, self.truth = torch.empty(QUERIES, 0), torch.empty(QUERIES, 0, dtype=torch.long)
-        *_, last = self._all()
-        self.queries = last[-QUERIES:]
+        self.queries = deque(self._all(), maxlen=1)[0][-QUERIES:]  # of the last piece
 
     def _all(self) -> Iterator[Tensor]:
         return clustered_pieces(self.n + QUERIES, self.dim, seed=self.seed)

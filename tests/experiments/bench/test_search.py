@@ -3,11 +3,13 @@
 import csv
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from nngk.errors import InputError
 from nngk.experiments.bench.families import Setting, answered_share, bench_families, least_setting
+from nngk.experiments.bench.memory import memory_of
 from nngk.experiments.bench.points import FAMILIES, Family, class_labels, clustered_features, family
 from nngk.experiments.bench.search import at_recall, bench_search
 from nngk.search.native import core
@@ -75,7 +77,10 @@ def test_families_side_by_side(tmp_path: Path) -> None:
         assert row["engine"] == "faiss-hnsw-sq8" or row["recall"] >= row["wanted"]
         assert row["engine"] != "hnswlib" or row["ratio"] == 1
         assert row["engine"] != "fanng" or (row["ratio"] > 0 and 0 < row["distances_per_query"] < 1600)
-    assert len(said) == 4 and "hnswlib" in said[0] and "(1.00)" in said[0]
+        assert row["build_threads"] == 1 and row.get("build_gib", 0) >= row.get("index_gib", 0)
+    assert [line.partition(":")[0] for line in said[:3]] == list(peers) and "built in" in said[0]
+    rates = [line for line in said if "k=5" in line]
+    assert len(rates) == 4 and "hnswlib" in rates[0] and "(1.00)" in rates[0]
     with out.open() as file:
         assert len(list(csv.DictReader(file))) == len(rows)
 
@@ -85,7 +90,7 @@ def test_an_engine_that_does_not_reach_a_recall_has_no_rate(monkeypatch: pytest.
     said: list[str] = []
     rows = bench_families([("apart", family("apart", 300, 8, 10))], [3], ["fanng"], say=said.append)
     assert rows[0]["recall"] == 0.97 and "recall" not in rows[1] and "queries_per_second" not in rows[1]
-    assert "not reached" in said[1]
+    assert "not reached" in said[2]
 
 
 def test_least_setting_between_two_values() -> None:
@@ -134,3 +139,15 @@ def test_families_differ_in_kind() -> None:
     assert spread("duplicates") > 1e3 and spread("uniform") < 3 < spread("low dimension")
     with pytest.raises(InputError, match="no family 'round'"):
         family("round", 10, 2)
+
+
+def test_memory_of_work_is_what_it_holds_and_what_it_took() -> None:
+    def work() -> np.ndarray:
+        np.ones(60 << 17)  # 60 MiB that are given back
+        return np.ones(30 << 17)
+
+    held, taken = memory_of(work)
+    assert held.nbytes == 30 << 20
+    if taken is None:
+        pytest.skip("this system does not tell")
+    assert 0.02 < taken.held < 0.04 and 0.05 < taken.peak < 0.1

@@ -57,9 +57,13 @@ def plot_growth(rows: list[dict[str, Any]], path: Path) -> None:
     """Seconds for the lists of all points against their number."""
     pyplot = _pyplot()
     figure, panel = pyplot.subplots(figsize=(6, 4))
-    for engine in dict.fromkeys(row["engine"] for row in rows):
-        line = sorted((int(row["n"]), float(row["seconds"])) for row in rows if row["engine"] == engine)
-        panel.plot([n for n, _ in line], [s for _, s in line], ".-", label=engine)
+    for engine, kind in dict.fromkeys((row["engine"], row.get("family")) for row in rows):
+        line = sorted(
+            (int(row["n"]), float(row["seconds"]))
+            for row in rows
+            if (row["engine"], row.get("family")) == (engine, kind)
+        )
+        panel.plot([n for n, _ in line], [s for _, s in line], ".-", label=f"{engine}, {kind}" if kind else engine)
     panel.set(xlabel="points", ylabel="seconds", xscale="log", yscale="log", title="neighbours of all points")
     panel.legend()
     figure.tight_layout()

@@ -3,6 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,10 +11,12 @@ import torch
 from torch import Tensor
 
 from nngk.errors import MissingExtra
-from nngk.experiments.bench.peers import PEERS, Prepared, prepare
+from nngk.experiments.bench.memory import memory_of
+from nngk.experiments.bench.peers import PEERS, Prepared, alone, prepare, warm_up
 from nngk.experiments.bench.points import Family
 from nngk.experiments.bench.search import Row
 from nngk.experiments.record import append_rows, provenance
+from nngk.search.adapters.adapter import Adapter
 from nngk.search.exact import Exact
 from nngk.search.native import core
 
@@ -75,6 +78,7 @@ def bench_families(
     out: str | Path | None = None,
     *,
     seed: int = 0,
+    build_threads: int = 1,
     commit: str | None = None,
     say: Callable[[str], None] = print,
 ) -> list[Row]:
@@ -82,7 +86,8 @@ def bench_families(
 
     For each recall every engine gets the least pool that reaches it; then the engines take turns, and medians of the
     processor's time are compared, so that other work on the machine meets all of them alike. ``ratio`` is how many
-    times as many queries an engine answers as hnswlib. ``commit`` is that of the source, where git is not there to ask.
+    times as many queries an engine answers as hnswlib. With more ``build_threads`` only the building uses them, and is
+    timed by the clock. ``commit`` is that of the source, where git is not there to ask.
 
     >>> from nngk.experiments.bench.points import family
     >>> data = [("apart", family("apart", 600, 8, 50))]
@@ -95,11 +100,13 @@ def bench_families(
         about: Row = {"family": name, "n": len(data.points), "dim": data.points.shape[1], "threads": 1, "seed": seed}
         native = core()
         about["kernels"] = native.kernels if native else ""
-        engines = _built(data, peers, seed, say)
+        about["build_threads"] = build_threads
+        engines, taken = _built(data, peers, build_threads, seed, say)
         for k in ks:
             truth = Exact(data.points).search(data.queries, k)[0]
             for wanted in RECALLS:
-                fresh = [about | row | provenance(commit=commit) for row in _equal_recall(engines, data, truth, wanted)]
+                found = _equal_recall(engines, data, truth, wanted)
+                fresh = [about | row | taken[row["engine"]] | provenance(commit=commit) for row in found]
                 if out is not None:
                     append_rows(Path(out), fresh)
                 for line in summary(fresh):
@@ -108,14 +115,29 @@ def bench_families(
     return rows
 
 
-def _built(data: Family, peers: Sequence[str], seed: int, say: Callable[[str], None]) -> dict[str, Prepared]:
-    engines = {}
+def _built(
+    data: Family, peers: Sequence[str], threads: int, seed: int, say: Callable[[str], None]
+) -> tuple[dict[str, Prepared], dict[str, Row]]:
+    """Return the engines, and what each one's building took of the memory."""
+    clock = time.process_time if threads == 1 else time.perf_counter
+    engines: dict[str, Prepared] = {}
+    taken: dict[str, Row] = {}
     for peer in peers:
         try:
-            engines[peer] = prepare(peer, data.points, 1, seed, time.process_time)
+            warm_up(peer, data.points, threads)
+            engines[peer], memory = memory_of(partial(prepare, peer, data.points, threads, seed, clock))
         except MissingExtra as error:
             say(f"{peer}: left out. {error}")
-    return engines
+            continue
+        engine = engines[peer].engine
+        alone(engine)
+        # An adapter keeps the points a second time, which its package does not ask for.
+        copied = engine.points.nbytes / 2**30 if isinstance(engine, Adapter) else 0.0
+        taken[peer] = {}
+        if memory is not None:
+            taken[peer] |= {"index_gib": round(memory.held - copied, 3), "build_gib": round(memory.peak - copied, 3)}
+        say(f"{peer}: built in {engines[peer].seconds:.1f} s")
+    return engines, taken
 
 
 def _equal_recall(engines: dict[str, Prepared], data: Family, truth: Tensor, wanted: float) -> list[Row]:

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from nngk.errors import InputError
@@ -15,6 +14,8 @@ from nngk.search.adapters.usearch import Usearch
 from nngk.search.engine import Engine
 from nngk.search.exact import Exact
 from nngk.search.fanng import FANNG
+
+WARM = 20_000  # points on which pynndescent compiles all that it compiles for more: with 500 a part of it is left
 
 
 class Peer(NamedTuple):
@@ -70,15 +71,20 @@ class Prepared(NamedTuple):
         return None
 
 
+def warm_up(name: str, x: Tensor, threads: int) -> None:
+    """Have an engine compiled, where it is compiled as it runs: before the clock starts."""
+    if name == "pynndescent":
+        warm = PyNNDescent(x.shape[1], threads=threads)
+        warm.add(x[:WARM])
+        warm.index(min(warm.neighbours, len(warm) - 1)).prepare()
+
+
 def prepare(name: str, x: Tensor, threads: int, seed: int, clock: Callable[[], float] = time.perf_counter) -> Prepared:
     """Build one engine for queries, timed by a clock."""
     if name not in PEERS:
         raise InputError(f"There is no peer {name!r}; take some of {', '.join(PEERS)}.")
     peer = PEERS[name]
-    if name == "pynndescent":  # compile before the clock starts
-        warm = peer.make(x.shape[1], 0, threads, seed)
-        warm.add(x[:500])
-        warm.index(warm.neighbours).prepare()
+    warm_up(name, x, threads)
     start = clock()
     engine = peer.make(x.shape[1], 0, threads, seed)
     engine.add(x)
@@ -101,6 +107,13 @@ def prepare(name: str, x: Tensor, threads: int, seed: int, clock: Callable[[], f
     return Prepared(engine, seconds, search)
 
 
+def alone(engine: Engine) -> None:
+    """Let an engine answer queries with one thread, whatever it was built with."""
+    engine.threads = 1  # type: ignore[attr-defined]
+    if isinstance(engine, PyNNDescent):
+        engine.index(engine.neighbours).n_jobs = 1
+
+
 class Pairs(NamedTuple):
     """The lists of all points, the seconds they took with the building in, and the building alone."""
 
@@ -111,10 +124,7 @@ class Pairs(NamedTuple):
 
 def all_pairs(name: str, x: Tensor, k: int, threads: int, seed: int) -> Pairs:
     """The k nearest others of all points, by one engine."""
-    if name == "pynndescent":  # compile before the clock starts
-        warm = PEERS[name].make(x.shape[1], k, threads, seed)
-        warm.add(torch.randn(500, x.shape[1]))
-        warm.all_neighbours(min(k, 100))
+    warm_up(name, x, threads)
     start = time.perf_counter()
     engine = PEERS[name].make(x.shape[1], k, threads, seed)
     engine.add(x)
