@@ -370,3 +370,27 @@ def test_a_pack_of_other_images_is_kept(pets: Path, tmp_path: Path) -> None:
     pack(read_images(pets), tmp_path / "p", 8)
     with pytest.raises(InputError, match="holds a pack of other images"):
         pack(read_images(tmp_path / "others"), tmp_path / "p", 8)
+
+
+@pytest.mark.parametrize("squash", [False, True])
+def test_the_middle_alone_is_the_middle_of_the_whole(pets: Path, tmp_path: Path, squash: bool) -> None:
+    table = read_images(pets)
+    whole, crop = Images(table, 12, squash=squash), centre_crop(9)
+    middles, rows = whole.middles(9), range(len(whole))
+    assert torch.equal(crop(middles.batch(rows)), crop(whole.batch(rows)))
+    assert all(middles[row].shape == (3, 9, 9) for row in rows)
+    assert whole[0].shape[1] == 12  # as before
+    cached = Images(table, 12, tmp_path / "cache", squash=squash).middles(9)
+    assert torch.equal(crop(cached.batch(rows)), crop(whole.batch(rows)))
+    larger = whole.middles(20)  # more than there is
+    assert torch.equal(crop(larger.batch(rows)), crop(whole.batch(rows)))
+
+
+@pytest.mark.parametrize("squash", [False, True])
+def test_what_cannot_be_read_is_a_grey_middle(pets: Path, squash: bool) -> None:
+    table = read_images(pets)
+    row = 5
+    table.paths[row].write_bytes(b"no picture")
+    images = Images(table, 12, squash=squash, tolerant=True).middles(9)
+    found = centre_crop(9, (0.0,) * 3, (1.0,) * 3)(images.batch(range(len(table))))
+    assert list(images.broken) == [row] and torch.all(found[row] == 128 / 255)

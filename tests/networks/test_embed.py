@@ -1,12 +1,15 @@
 """Embedding many images: evaluation mode, order, batches, errors."""
 
+import threading
+import time
+
 import pytest
 import torch
 from torch import nn
 
 from nngk.data import Augmentation, Images, centre_crop, read_images
 from nngk.networks import create_network
-from nngk.networks.embed import Rows, embed, untransformed
+from nngk.networks.embed import Rows, embed, embed_parts, untransformed
 from shapes import write_shapes
 
 
@@ -73,3 +76,87 @@ def test_embeddings_can_take_part_in_training():
 
 def test_nothing_to_embed():
     assert len(embed(nn.Linear(3, 2), Rows(torch.empty(0, 3)), untransformed)) == 0
+
+
+@pytest.fixture(params=[2, 3])
+def threads(request):
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 15])
+def test_side_by_side_gives_what_one_after_another_gives(table, threads, count):
+    network = create_network("small", dim=8, weights="random")
+    plain, images = centre_crop(16, network.input.mean, network.input.std), Images(table.select(range(count)), 18)
+    found = [embed(network, images, plain, batch_size=size) for size in (None, 1, 4)]
+    assert torch.get_num_threads() == threads
+    torch.set_num_threads(1)
+    whole = embed(network, images, plain)
+    for rows in found:
+        torch.testing.assert_close(rows, whole, rtol=1e-4, atol=1e-5)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("nngk-embed")]
+
+
+class Numbers:
+    """Images that are their own number, some of which take long or cannot be read."""
+
+    def __init__(self, bad=()):
+        self.bad, self.asked = bad, []
+
+    def __len__(self):
+        return 24
+
+    def batch(self, indices):
+        first = int(indices[0])
+        self.asked.append(first)
+        time.sleep(0.02 if first % 2 == 0 else 0)
+        if first in self.bad:
+            raise OSError(f"unreadable: {first}")
+        return indices.view(-1, 1, 1, 1).expand(-1, 3, 1, 1).float()
+
+
+class Threads(nn.Module):
+    """Says the number of an image, and with how many threads it is embedded."""
+
+    def forward(self, x):
+        return torch.cat([x[:, :1, 0, 0], torch.full((len(x), 1), float(torch.get_num_threads()))], 1)
+
+
+class Untouched:
+    size = 1
+
+    def __call__(self, batch, generator=None):
+        return batch
+
+
+def test_parts_come_in_order_and_each_pass_has_one_core(threads):
+    seen = embed(Threads(), Numbers(), Untouched(), batch_size=2)
+    assert seen[:, 0].tolist() == list(range(24)) and seen[:, 1].unique().tolist() == [1.0]
+
+
+def test_one_part_has_all_cores(threads):
+    assert embed(Threads(), Numbers(), Untouched(), batch_size=24)[:, 1].unique().tolist() == [threads]
+
+
+def test_a_network_that_speaks_to_other_processes_has_one_pass_at_a_time(threads):
+    network = Threads()
+    network.unshard = lambda: None
+    assert embed(network, Numbers(), Untouched(), batch_size=2)[:, 1].unique().tolist() == [threads]
+
+
+def test_the_first_failure_is_told(threads):
+    numbers = Numbers(bad=(4, 5, 6))
+    with pytest.raises(OSError, match="unreadable: 4"):
+        embed(Threads(), numbers, Untouched(), batch_size=1)
+    assert torch.get_num_threads() == threads and len(numbers.asked) < 24
+
+
+def test_who_stops_early_leaves_no_threads(threads):
+    numbers = Numbers()
+    parts = embed_parts(Threads(), numbers, Untouched(), batch_size=1)
+    assert next(parts)[0, 0] == 0
+    parts.close()
+    assert len(numbers.asked) <= 2 * threads + 2
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("nngk-embed")]

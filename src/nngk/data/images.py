@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -62,6 +63,7 @@ class Images:
         self._packs: list[Pack] = []
         self._where = np.zeros((len(table), 2), dtype=np.int64)
         self._again: set[int] = set()  # pictures that are damaged in the cache
+        self._middle: int | None = None
         self.tolerant = tolerant
         self.broken: dict[int, str] = {}  # sentences about pictures that cannot be read
         packed = _in_one_pack(table, size, squash)
@@ -85,6 +87,15 @@ class Images:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_pool": None}  # no threads go to another process
 
+    def middles(self, side: int) -> Images:
+        """Return the same images, of which only the middle of ``side`` pixels along each side is given.
+
+        That is what a centre crop reads. Where pictures are cached they stay whole: nothing would be saved.
+        """
+        other = copy.copy(self)
+        other._middle = None if self._packs else side
+        return other
+
     @property
     def nbytes(self) -> int:
         """The bytes that all decoded pictures take; an estimate where they are decoded as they are asked for."""
@@ -101,7 +112,7 @@ class Images:
         flat, sizes = self._stored(rows) if self._packs else _joined(self._decoded(rows.tolist()))
         pixels = torch.from_numpy(flat)
         if self.squash:
-            return pixels.view(-1, 3, self.size, self.size)
+            return pixels.view(-1, 3, *sizes[0]) if len(sizes) else pixels.view(0, 3, self.size, self.size)
         return FlatPictures(pixels, places_of(torch.from_numpy(sizes)))
 
     def _rows_in(self, number: int) -> np.ndarray:
@@ -148,12 +159,12 @@ class Images:
     def _decode(self, index: int) -> np.ndarray:
         box = None if self.table.boxes is None else self.table.boxes[index]
         try:
-            return fitted(self.table.paths[index], self.size, box, squash=self.squash).numpy()
+            return fitted(self.table.paths[index], self.size, box, squash=self.squash, middle=self._middle).numpy()
         except InputError as error:
             if not self.tolerant:
                 raise
             self.broken[index] = str(error)
-            return stand_in(self.size).numpy()
+            return stand_in(min(self.size, self._middle or self.size)).numpy()
 
     def _threads(self) -> ThreadPoolExecutor:
         # A forked worker inherits the object but not its threads.

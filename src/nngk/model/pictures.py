@@ -56,7 +56,7 @@ class Pictures:
             if not self.tolerant:
                 raise
             self.broken[place] = str(error)
-            return stand_in(self.size)
+            return stand_in(min(self.size, self.middle or self.size))
 
 
 def as_list(images: Picture | Sequence[Picture]) -> tuple[list[Picture], bool]:

@@ -43,7 +43,7 @@ def search_each(model: Asked, pictures: Sequence[Picture], k: int) -> Iterator[l
 def _described(model: Asked, pictures: Sequence[Picture]) -> Iterator[tuple[list[str], Described]]:
     """Yield some pictures at a time as the network sees them, with why each of them cannot be read, or ''."""
     spec = model.network.input
-    source, done = Pictures(pictures, spec.resize, squash=spec.squash, tolerant=True), 0
+    source, done = Pictures(pictures, spec.resize, squash=spec.squash, tolerant=True, middle=spec.size), 0
     for seen in model.described_parts(source):
         places = range(done, done + len(seen.embeddings))
         done += len(places)

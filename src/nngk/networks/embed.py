@@ -1,7 +1,10 @@
 """Embeddings of many images, in evaluation mode."""
 
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from itertools import islice
 from typing import Any
 
 import torch
@@ -11,6 +14,8 @@ from nngk.data import BatchSource, batches
 from nngk.device import placed
 from nngk.networks.recorded import answers
 from nngk.ranks import ALONE, Ranks
+
+MOST_WORKERS = 8  # passes side by side on a CPU: more would wait for Python's lock
 
 
 class Rows:
@@ -104,18 +109,59 @@ def embed_parts(
     last: int | None = None,
 ) -> Iterator[Tensor]:
     """Yield the embeddings of some images at a time, in order from ``first`` to before ``last``, as :func:`embed`."""
-    many = batch_size or at_once(torch.device(device), getattr(transform, "size", None))
+    stop = len(source) if last is None else last
+    side = getattr(transform, "size", None)
+    if getattr(transform, "crop", None) == "centre" and hasattr(source, "middles"):
+        source = source.middles(side)  # nothing else is read
+    workers = _workers(network, torch.device(device), side, stop - first)
+    many = batch_size or min(at_once(torch.device(device), side), -(-(stop - first) // workers))
     training = network.training
     network.eval()
+
+    def passed(images: Tensor) -> Tensor:
+        # Not around a loop: whoever takes a part may train in between.
+        with torch.inference_mode(), torch.autocast(torch.device(device).type, torch.bfloat16, enabled=amp):
+            return answers(network, images).float()
+
     try:
-        stop = len(source) if last is None else last
         parts = list(torch.arange(first, stop).split(many)) if first < stop else []
+        if min(workers, len(parts)) > 1:
+            yield from _side_by_side(lambda part: passed(transform(source.batch(part))), parts, workers)
+            return
         coming = batches(source, torch.zeros(len(source)).long(), parts, transform, device=device)
         with closing(coming):
             for images, _, _ in coming:
-                # Not around the loop: whoever takes a part may train in between.
-                with torch.inference_mode(), torch.autocast(torch.device(device).type, torch.bfloat16, enabled=amp):
-                    part = answers(network, images).float()
-                yield part
+                yield passed(images)
     finally:
         network.train(training)
+
+
+def _workers(network: nn.Module, device: torch.device, side: int | None, count: int) -> int:
+    """Return how many passes go side by side: on a CPU one per core, each of which decodes its own images.
+
+    Cores that work on one pass together wait for each other after every layer, and much longer while other threads
+    decode on the same cores. A network that is sharded over processes speaks to them in its passes, in one order.
+    """
+    if device.type != "cpu" or side is None or any(hasattr(module, "unshard") for module in network.modules()):
+        return 1
+    return max(1, min(torch.get_num_threads(), MOST_WORKERS, count))
+
+
+def _side_by_side(work: Callable[[Tensor], Tensor], parts: list[Tensor], workers: int) -> Iterator[Tensor]:
+    """Yield what ``work`` makes of each part, in order; each worker has its share of PyTorch's threads.
+
+    So has whoever takes the parts, until the last one: with more it would wait for cores that are busy.
+    """
+    threads, workers = torch.get_num_threads(), min(workers, len(parts))
+    coming, waiting = iter(parts), deque[Future[Tensor]]()
+    pool = ThreadPoolExecutor(workers, "nngk-embed")
+    torch.set_num_threads(max(1, threads // workers))  # new threads take what holds when they begin
+    try:
+        waiting.extend(pool.submit(work, part) for part in islice(coming, 2 * workers))
+        while waiting:
+            done = waiting.popleft().result()
+            waiting.extend(pool.submit(work, part) for part in islice(coming, 1))
+            yield done
+    finally:  # reached on an error too, and when the consumer closes the iterator early
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(threads)

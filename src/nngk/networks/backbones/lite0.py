@@ -3,13 +3,15 @@
 It is the default network: written here, it needs nothing but PyTorch, whose import timm's would double.
 """
 
+import itertools
 import math
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from nngk.networks.fused.folding import conv_in_one_pass, frozen, one_pass
+from nngk.networks.fused.folding import frozen
+from nngk.networks.fused.packed import Block, Layer, packable, packed
 
 # Of each stage: blocks, kernel, stride, expansion, channels.
 STAGES = (
@@ -22,26 +24,19 @@ STAGES = (
     (1, 3, 1, 6, 320),
 )
 STEM, WIDEST = 32, 1280
-LARGE = 3  # stages whose maps are so large that a CPU is faster with few images at a time
-FEW = 2  # images that go through those together; the other stages take all
+LARGE = 3  # stages whose maps are so large that a CPU is faster with one image at a time
 
 
 class SameConv(nn.Conv2d):
     """A strided convolution that pads as TensorFlow does: so much that no pixel is lost, and more after than before."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(self.padded(x))
+        return super().forward(pad(x, self.margins(*x.shape[2:])))
 
-    def padded(self, x: Tensor) -> Tensor:
-        """Return the map with the zeros around it that this convolution reads."""
-        return pad(x, self.margins(x))
-
-    def margins(self, x: Tensor) -> tuple[int, ...]:
-        """Return how many zeros it reads to the left and right of the map, above and below."""
-        height, width = (
-            _padding(side, kernel, stride) for side, kernel, stride in zip(x.shape[2:], self.kernel_size, self.stride)
-        )
-        return *width, *height
+    def margins(self, height: int, width: int) -> tuple[int, int, int, int]:
+        """Return how many zeros are read to the left and right of a map, above and below."""
+        (down, across), (tall, wide) = self.stride, self.kernel_size
+        return *_padding(width, wide, across), *_padding(height, tall, down)
 
 
 def _padding(side: int, kernel: int, stride: int) -> tuple[int, int]:
@@ -71,12 +66,10 @@ def _norm_relu6(channels: int) -> nn.BatchNorm2d:
     return NormReLU6(channels, eps=1e-3)
 
 
-def _normed(conv: nn.Conv2d, norm: nn.BatchNorm2d, x: Tensor, beside: Tensor | None = None) -> Tensor:
-    """Return ``norm(conv(x))``, plus what lies ``beside`` it, in one pass where that is possible."""
-    if not (one_pass(x) and frozen(norm)):
-        return norm(conv(x)) if beside is None else norm(conv(x)) + beside
-    x = conv.padded(x) if isinstance(conv, SameConv) else x
-    return conv_in_one_pass(conv, norm, x, isinstance(norm, NormReLU6), beside)
+def _layer(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> Layer:
+    around = conv.kernel_size[0] // 2
+    margins = conv.margins if isinstance(conv, SameConv) else lambda height, width: (around,) * 4
+    return Layer(conv, norm, margins, relu6=isinstance(norm, NormReLU6))
 
 
 class SeparableBlock(nn.Module):
@@ -88,7 +81,11 @@ class SeparableBlock(nn.Module):
         self.conv_pw, self.bn2 = _conv(channels, out), _norm(out)
 
     def forward(self, x: Tensor) -> Tensor:
-        return _normed(self.conv_pw, self.bn2, _normed(self.conv_dw, self.bn1, x))
+        return self.bn2(self.conv_pw(self.bn1(self.conv_dw(x))))
+
+    def block(self) -> Block:
+        """Return its layers."""
+        return Block((_layer(self.conv_dw, self.bn1), _layer(self.conv_pw, self.bn2)), adds=False)
 
 
 class InvertedBlock(nn.Module):
@@ -103,23 +100,14 @@ class InvertedBlock(nn.Module):
         self.conv_pwl, self.bn3 = _conv(wide, out), _norm(out)
 
     def forward(self, x: Tensor) -> Tensor:
-        return _normed(self.conv_pwl, self.bn3, self._wide(x), x if self.adds else None)
+        wide = self.bn2(self.conv_dw(self.bn1(self.conv_pw(x))))
+        narrow = self.bn3(self.conv_pwl(wide))
+        return narrow + x if self.adds else narrow
 
-    def _wide(self, x: Tensor) -> Tensor:
-        if not (isinstance(self.conv_dw, SameConv) and one_pass(x) and frozen(self.bn1) and frozen(self.bn2)):
-            return _normed(self.conv_dw, self.bn2, _normed(self.conv_pw, self.bn1, x))
-        # The map is padded before it is widened, when there is less to copy; then the margins are made zeros again.
-        margins = left, right, top, bottom = self.conv_dw.margins(x)
-        wide = conv_in_one_pass(self.conv_pw, self.bn1, pad(x, margins), relu6=True)
-        height, width = wide.shape[2:]
-        for margin in (
-            wide[:, :, :top],
-            wide[:, :, height - bottom :],
-            wide[..., :left],
-            wide[..., width - right :],
-        ):
-            margin.zero_()
-        return conv_in_one_pass(self.conv_dw, self.bn2, wide, relu6=True)
+    def block(self) -> Block:
+        """Return its layers."""
+        pairs = (self.conv_pw, self.bn1), (self.conv_dw, self.bn2), (self.conv_pwl, self.bn3)
+        return Block(tuple(_layer(*pair) for pair in pairs), self.adds)
 
 
 class EfficientNetLite0(nn.Module):
@@ -151,10 +139,28 @@ class EfficientNetLite0(nn.Module):
         self.conv_head, self.bn2 = _conv(channels, WIDEST), _norm_relu6(WIDEST)
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
-        few = x.split(FEW) if one_pass(x) and len(x) > FEW else (x,)
-        large = [self.blocks[:LARGE](_normed(self.conv_stem, self.bn1, images)) for images in few]
-        maps = [torch.cat(large) if len(large) > 1 else large[0]]
-        for stage in self.blocks[LARGE:]:
-            maps.append(stage(maps[-1]))
-        maps.append(_normed(self.conv_head, self.bn2, maps[-1]))
+        maps = self._packed_maps(x) if packable(x) else None
+        if maps is None:
+            maps = [self.blocks[:LARGE](self.bn1(self.conv_stem(x)))]
+            for stage in self.blocks[LARGE:]:
+                maps.append(stage(maps[-1]))
+            maps.append(self.bn2(self.conv_head(maps[-1])))
         return maps[-1] if self.layers == 1 else tuple(maps[-self.layers :])
+
+    def _packed_maps(self, x: Tensor) -> list[Tensor] | None:
+        """Return the maps of the last stages, computed by packed kernels; None if a BatchNorm goes by its batch."""
+        kinds = SeparableBlock | InvertedBlock
+        stages = [[block.block() for block in stage.children() if isinstance(block, kinds)] for stage in self.blocks]
+        stages[0].insert(0, Block((_layer(self.conv_stem, self.bn1),), adds=False))
+        stages.append([Block((_layer(self.conv_head, self.bn2),), adds=False)])
+        blocks = [block for stage in stages for block in stage]
+        if not all(frozen(layer.norm) for block in blocks for layer in block.layers):
+            return None
+        run = packed(blocks, *x.shape[2:])
+        ends = list(itertools.accumulate(len(stage) for stage in stages))
+        # Each of the large maps is small enough for the caches if it is of one image.
+        large = [run.through(range(ends[LARGE - 1]), image) for image in x.permute(0, 2, 3, 1).split(1)]
+        maps = [torch.cat(large)]
+        for start, end in itertools.pairwise(ends[LARGE - 1 :]):
+            maps.append(run.through(range(start, end), maps[-1]))
+        return [y.permute(0, 3, 1, 2) for y in maps]

@@ -1,0 +1,145 @@
+"""A network of convolutions as oneDNN runs it fastest on a CPU: a list of kernels with weights packed for them.
+
+Each kernel takes a BatchNorm, an activation and an addition along. A convolution of single pixels is a product of
+matrices, for which oneDNN has faster kernels than for convolutions. Nothing else is done per layer: with small maps
+what Python does between two of them is a good part of the time.
+"""
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from nngk.networks.fused.folding import folded
+
+Kernel = Callable[..., Tensor]  # of a map (B, H, W, C), and of what is added to the result
+
+
+class Layer(NamedTuple):
+    """A convolution and its frozen BatchNorm. ``margins`` says how many zeros it reads: left, right, above, below."""
+
+    conv: nn.Conv2d
+    norm: nn.BatchNorm2d
+    margins: Callable[[int, int], tuple[int, int, int, int]]  # of a map's height and width
+    relu6: bool
+
+
+class Block(NamedTuple):
+    """Layers in a row; with ``adds`` the last one's result is added to the first one's input."""
+
+    layers: tuple[Layer, ...]
+    adds: bool
+
+
+class Packed(NamedTuple):
+    """The kernels of blocks for maps of one size, and what they were made of."""
+
+    tensors: list[Tensor]
+    state: list[Any]
+    kernels: list[tuple[tuple[Kernel, ...], bool]]
+
+    def through(self, blocks: range, x: Tensor) -> Tensor:
+        """Return what some of the blocks, by their numbers, make of a map (B, H, W, C)."""
+        for kernels, adds in self.kernels[blocks.start : blocks.stop]:
+            y = x
+            for kernel in kernels[:-1]:
+                y = kernel(y)
+            x = kernels[-1](y, x) if adds else kernels[-1](y)
+        return x
+
+
+@functools.cache
+def _onednn() -> bool:
+    """Return whether PyTorch was built with the operations that its own compiler puts in the place of layers."""
+    names = ("_convolution_pointwise", "_linear_pointwise", "_reorder_linear_weight")
+    return torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in names)
+
+
+def packable(x: Tensor) -> bool:
+    """Return whether packed kernels can work on ``x``: on a CPU, in float32, without gradients."""
+    plain = x.device.type == "cpu" and x.dtype == torch.float32 and not torch.is_grad_enabled()
+    plain = plain and not torch.is_autocast_enabled("cpu") and bool(torch.backends.mkldnn.enabled)
+    return plain and not torch.compiler.is_compiling() and _onednn() and len(x) > 0
+
+
+_PACKED = WeakTensorKeyDictionary()  # by the weight of the first convolution, so that replicas of a network share it
+_lock = threading.Lock()
+
+
+def packed(blocks: Sequence[Block], height: int, width: int) -> Packed:
+    """Return the kernels of blocks for a map of a size.
+
+    They are kept where the weights are not being trained, and made anew for another size and once a weight was changed.
+    """
+    first, *others = (tensor for block in blocks for layer in block.layers for tensor in _tensors(layer))
+    if any(t.requires_grad or t.is_inference() for t in (first, *others)):  # the latter do not tell of changes
+        return Packed([], [], _kernels(blocks, height, width))
+    state = [height, width, *((t.data_ptr(), t._version) for t in (first, *others))]
+    with _lock:
+        known: Packed | None = _PACKED.get(first)
+        if known is None or known.state != state or any(a is not b for a, b in zip(known.tensors, others)):
+            known = _PACKED[first] = Packed(others, state, _kernels(blocks, height, width))
+    return known
+
+
+def _tensors(layer: Layer) -> tuple[Tensor, ...]:
+    norm = layer.norm
+    assert norm.running_mean is not None and norm.running_var is not None
+    return layer.conv.weight, norm.weight, norm.bias, norm.running_mean, norm.running_var
+
+
+def _kernels(blocks: Sequence[Block], height: int, width: int) -> list[tuple[tuple[Kernel, ...], bool]]:
+    made = []
+    for block in blocks:
+        kernels = []
+        for layer in block.layers:
+            kernel, height, width = _kernel(layer, height, width)
+            kernels.append(kernel)
+        made.append((tuple(kernels), block.adds))
+    return made
+
+
+def _kernel(layer: Layer, height: int, width: int) -> tuple[Kernel, int, int]:
+    """Return the kernel of a layer for maps of a size, and the size of what it gives."""
+    weight, bias = folded(layer.conv, layer.norm)
+    after = ("hardtanh", [0.0, 6.0], "") if layer.relu6 else ("none", [], "")
+    if layer.conv.kernel_size == layer.conv.stride == (1, 1):
+        return _product(weight, bias, after, height * width), height, width
+    return _convolution(layer, weight, bias, after, height, width)
+
+
+def _product(weight: Tensor, bias: Tensor, after: tuple[Any, ...], pixels: int) -> Kernel:
+    """Return a convolution of single pixels, in maps of so many, as a product of matrices."""
+    rows = torch.ops.mkldnn._reorder_linear_weight(weight[:, :, 0, 0].contiguous(), pixels)
+    plain, adding = torch.ops.mkldnn._linear_pointwise.default, torch.ops.mkldnn._linear_pointwise.binary
+
+    def kernel(x: Tensor, beside: Tensor | None = None) -> Tensor:
+        return plain(x, rows, bias, *after) if beside is None else adding(x, beside, rows, bias, "add")
+
+    return kernel
+
+
+def _convolution(
+    layer: Layer, weight: Tensor, bias: Tensor, after: tuple[Any, ...], height: int, width: int
+) -> tuple[Kernel, int, int]:
+    """Return a convolution as one kernel. Where more zeros come behind a map than before it, the weight starts with
+    one: then both margins are the same, and no map is copied to lay zeros around it."""
+    conv, (left, right, top, bottom) = layer.conv, layer.margins(height, width)
+    assert right - left in (0, 1) and bottom - top in (0, 1)
+    weight = pad(weight, (right - left, 0, bottom - top, 0))
+    where = ([bottom, right], list(conv.stride), list(conv.dilation), conv.groups)
+    shape = [1, conv.in_channels, height, width]
+    order = torch.ops.mkldnn._reorder_convolution_weight(weight, *where, shape)
+    fused = torch.ops.mkldnn._convolution_pointwise.default
+
+    def kernel(x: Tensor) -> Tensor:
+        return fused(x.permute(0, 3, 1, 2), order, bias, *where, *after).permute(0, 2, 3, 1)
+
+    down, across = conv.stride
+    rows, columns = height + 2 * bottom - weight.shape[2], width + 2 * right - weight.shape[3]
+    return kernel, rows // down + 1, columns // across + 1
