@@ -105,9 +105,19 @@ class Familiar:
     def alike(self, measured: Measured) -> Tensor:
         """Return the share of images of known classes that look at least as strange as each image measured, (n,).
 
-        A measure that is missing, as where no features were given, does not count.
+        A measure that is missing, as where no features were given, or that has no value at an image (NaN), does not
+        count: the image is compared with the known ones by the others alone.
         """
-        parts, measured = [part for part in self.parts if part in measured] or ["density"], self.completed(measured)
+        parts = [part for part in self.parts if part in measured] or ["density"]
+        given = torch.stack([~measured[part].isnan().cpu() for part in parts], 1)
+        shares = torch.empty(len(given), dtype=torch.float64)
+        for pattern in given.unique(dim=0):
+            rows = (given == pattern).all(1)
+            left = [part for part, there in zip(parts, pattern.tolist()) if there] or ["density"]
+            shares[rows] = self._alike({part: measured[part].cpu()[rows] for part in left}, left).double()
+        return shares
+
+    def _alike(self, measured: Measured, parts: Sequence[str]) -> Tensor:
         together = self._ranks if self.weights is None or len(parts) < len(self.parts) else self._weighted
         return 1 - strangeness(-together(measured, parts), together(self.values, parts).neg().sort().values)
 
