@@ -9,8 +9,17 @@ import torch
 
 from nngk import Model
 from nngk.errors import InputError
-from nngk.model.adding import added_log_weight, balanced_weight, taken_over
-from nngk.model.classes import Classes, first_of_each, merged, renamed, similar_name, with_images, without_class
+from nngk.model.adding import added_log_weight, balanced_weight, freshness, taken_over
+from nngk.model.classes import (
+    Classes,
+    first_of_each,
+    merged,
+    renamed,
+    similar_name,
+    usual_weight,
+    with_images,
+    without_class,
+)
 from small_models import small_model
 
 
@@ -78,6 +87,36 @@ def test_new_images_that_count_for_more_make_a_class_bolder():
     # As if each new image were there twice.
     twice = balanced_weight(own.repeat(2), rivals.repeat(2), reached, held)
     assert balanced_weight(own, rivals, reached, held, 2.0) == pytest.approx(twice)
+
+
+def test_a_class_after_many_others_is_less_bold_and_goes_towards_the_usual_weight():
+    known, rows = neighbours()
+    ask = (known.kernels, known.positions, known.theta, 1.0, rows, len(known.centres))
+    solved = [added_log_weight(*ask, usual=0.0, fresh=fresh) / (2 + fresh) * 3 for fresh in (0.0, 0.3, 0.6, 1.0)]
+    assert solved == sorted(solved) and solved[-1] > solved[0]
+    assert added_log_weight(*ask, usual=9.0, fresh=0.0) == pytest.approx(solved[0] + (9.0 - solved[0]) / 3)
+    shares = [freshness(20, taught) for taught in range(6)]
+    assert shares[0] == 1 and shares[2] == 0.5 and shares == sorted(shares, reverse=True)
+
+
+def test_a_model_counts_the_classes_that_it_was_taught():
+    model = small_model()
+    photos = list(np.random.default_rng(0).integers(0, 256, (5, 12, 12, 3), dtype=np.uint8))
+    before = model.classes
+    model.add("first", photos)
+    own = model.theta[model.labels == 3][0] - added_weight(before, model, photos, fresh=1.0)
+    before = model.classes
+    model.add("second", [255 - photo for photo in photos])
+    later = model.theta[model.labels == 4][0]
+    expected = added_weight(before, model, [255 - photo for photo in photos], fresh=0.3 / 1.3)
+    assert abs(float(own)) < 1e-4 and float(later) == pytest.approx(expected, abs=1e-4)
+
+
+def added_weight(known, model, photos, fresh):
+    ask = (known.kernels, known.centres, known.theta, model.sigma, model.embed(photos))
+    usual = usual_weight(known, "new", len(photos))
+    k = model.n_neighbours or len(known.centres)
+    return added_log_weight(*ask, k, usual, known.positions, known.drawn, fresh)
 
 
 def test_kernels_of_a_class_that_was_added_are_drawn_together():

@@ -13,6 +13,8 @@ from nngk.search import Engine
 # How much more than an old image the only new one would count. Five count 2.5 each; if they counted 3, five new classes
 # of birds or flowers would cost the known ones nearly a point.
 BOLDNESS = 3.0
+MANY = 0.1  # taught classes, for each trained one, that halve the boldness of the next: what each takes adds up
+TOWARDS = 1 / 3  # how far the weight of a class that comes after very many goes towards what an average class has
 LIMIT = 50.0  # of a log weight: beyond it nothing changes any more
 
 
@@ -26,15 +28,17 @@ def added_log_weight(
     usual: float,
     positions: Tensor | None = None,
     drawn: float = 0.0,
+    fresh: float = 1.0,
 ) -> float:
     """Return θ of the new centres of one class, whose images are ``rows`` (n, dim).
 
     It has the least leave-one-out loss, summed over the new images, each left out in turn, and over the old ones around
     them, which the new class may take from theirs. The old ones are many and would silence a class that was shown in a
-    few, so that new images count for more (:func:`counted`). A single image leaves none to recognise it by: its class
-    has the ``usual`` weight of a class. ``centres`` are the old images, which ``engine`` finds at the ``positions`` of
-    their kernels (the images themselves, where none are given); the new kernels are drawn together, by the share
-    ``drawn`` at least.
+    few, so that new images count for more (:func:`counted`), the more so the more ``fresh`` the model is
+    (:func:`freshness`). Where many classes were taught before, the weight goes towards the ``usual`` one of a class
+    instead. A single image leaves none to recognise it by: its class has that one. ``centres`` are the old images,
+    which ``engine`` finds at the ``positions`` of their kernels (the images themselves, where none are given); the new
+    kernels are drawn together, by the share ``drawn`` at least.
     """
     if len(rows) < 2 or not len(centres):
         return usual
@@ -44,7 +48,8 @@ def added_log_weight(
     rivals = _log_sums(squared, sigma, theta[found.clamp(min=0)])  # what the old centres say at each new image
     reached = _log_sums(_squared(centres[near], drawn_together(rows, drawn)), sigma)
     held = _held(engine, centres, centres if positions is None else positions, theta, sigma, near, k)
-    return balanced_weight(_own(rows, sigma, drawn), rivals, reached, held, counted(len(rows)))
+    solved = balanced_weight(_own(rows, sigma, drawn), rivals, reached, held, counted(len(rows), fresh))
+    return solved + (usual - solved) * TOWARDS * (1 - fresh)
 
 
 def _own(rows: Tensor, sigma: float, drawn: float) -> Tensor:
@@ -60,13 +65,22 @@ def _squared(x: Tensor, y: Tensor) -> Tensor:
     return torch.cdist(x.double(), y.double()).square()
 
 
-def counted(images: int) -> float:
+def counted(images: int, fresh: float = 1.0) -> float:
     """Return for how many old images each of so many new ones of a class counts: fewer, the more there are.
 
-    >>> counted(5), round(counted(100), 2)
-    (2.5, 1.14)
+    >>> counted(5), counted(5, fresh=0.5), round(counted(100), 2)
+    (2.5, 1.75, 1.14)
     """
-    return 1 + BOLDNESS * FEW / (FEW + images)
+    return 1 + BOLDNESS * fresh * FEW / (FEW + images)
+
+
+def freshness(trained: int, taught: int) -> float:
+    """Return a share that is one where no class was taught, and falls with those that were, for so many trained ones.
+
+    >>> freshness(100, 0), freshness(100, 10), round(freshness(6, 3), 2)
+    (1.0, 0.5, 0.17)
+    """
+    return trained * MANY / (trained * MANY + taught) if trained else 0.0
 
 
 def balanced_weight(own: Tensor, rivals: Tensor, reached: Tensor, held: Tensor, times: float = 1.0) -> float:
