@@ -110,6 +110,21 @@ def test_likeness_by_plain_loops():
     torch.testing.assert_close(got["closeness"], without["closeness"])
 
 
+def test_plain_directions_are_kept_for_few_classes_alone():
+    features, labels = clusters(classes=4, each=10)
+    familiar, coordinates = learn_familiar(as_classes(features, labels), features, 3.0, None)
+    again = Familiar.read(familiar.tensors(), familiar.settings())
+    assert torch.equal(again.space.plain, familiar.space.plain)
+    assert torch.equal(again.values["likeness"], familiar.values["likeness"])
+    assert coordinates.shape[1] == familiar.space.width == again.space.width
+    with pytest.raises(InputError, match="plain directions"):
+        Familiar.read(familiar.tensors() | {"space.plain": torch.zeros(3, 5)}, familiar.settings())
+    none = {name: values[:0] for name, values in familiar.values.items()}
+    assert familiar.alike(none).shape == (0,)  # of no images
+    features, labels = clusters(classes=40, each=3)
+    assert fit_space(features, labels).plain is None
+
+
 def test_a_taught_class_makes_no_other_strange():
     """Where few classes are known, a class that is taught lies between them: it must not take their images along."""
     features, labels = clusters(classes=3, each=20, apart=3.0)
