@@ -14,7 +14,7 @@ from nngk.errors import InputError, MissingExtra
 from nngk.kernel.formulas import attention_difference, log_kernels
 from nngk.kernel.predict import Prediction, predict, predictions
 from nngk.kernel.sigma import best_sigma
-from nngk.model.adding import added_log_weight
+from nngk.model.adding import added_log_weight, freshness
 from nngk.model.classes import Classes, drawn_together
 from nngk.model.pretend import learn_familiar
 from nngk.model.unknown import Familiar, measured
@@ -159,7 +159,8 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):
         known, familiar = self._known
         found = predict(x, known.engine, known.labels, known.theta, self.sigma_, self._k(), len(known.names))
         space = familiar.space
-        alike = familiar.alike(measured(found, known.class_means, None if space is None else space.coordinates(x)))
+        places = None if space is None else space.coordinates(x)
+        alike = familiar.alike(measured(found, known.class_means, places, space=space))
         return np.asarray(familiar.score(alike).numpy())
 
     def kneighbors(
@@ -264,6 +265,7 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):
         old = self.labels_[: len(self.centres_)]
         weights = np.zeros(len(X), dtype=X.dtype)
         theta, centres = self._tensor(self.log_weights_), self._tensor(self.centres_)
+        taught = 0
         for label in np.unique(labels):
             rows = labels == label
             if (old == label).any():
@@ -271,7 +273,9 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):
                 continue
             new = self._tensor(X[rows])
             usual = float(theta.logsumexp(0)) - math.log(len(np.unique(old)) * len(new))  # of a class, in all
-            weights[rows] = added_log_weight(self._engine, centres, theta, self.sigma_, new, self._k(), usual)
+            ask = self._engine, centres, theta, self.sigma_, new, self._k(), usual
+            weights[rows] = added_log_weight(*ask, fresh=freshness(len(np.unique(old)), taught))
+            taught += 1
             added[rows] = drawn_together(new).cpu().numpy()
         return added, weights
 

@@ -1,6 +1,7 @@
 """The unknown score: its measures by plain loops, what is familiar, and the classes that pretend to be unknown."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -90,26 +91,81 @@ def test_measures_by_plain_loops():
         assert {name: float(values[i]) for name, values in got.items()} == pytest.approx(expected, rel=1e-3, abs=1e-3)
 
 
+def test_likeness_by_plain_loops():
+    features, labels = clusters(classes=3, each=8)
+    space = fit_space(features, labels)
+    assert torch.equal(space.plain, torch.eye(40)) and space.width == len(space.directions.T) + 40
+    classes = replace(as_classes(features, labels), coordinates=space.coordinates(features))
+    asked = torch.randn(5, 40, generator=torch.Generator().manual_seed(3))
+    found = Prediction(torch.zeros(5, 3), *[torch.zeros(5)] * 4)
+    got = measured(found, classes.class_means, space.coordinates(asked), space=space)
+    middle = features.double().mean(0)
+    for row, likeness in zip(asked.double() - middle, got["likeness"].tolist()):
+        along = torch.stack([(y - middle) @ row / (y - middle).norm() / row.norm() for y in features.double()])
+        assert likeness == pytest.approx(max(float(along[labels == c].mean()) for c in range(3)), abs=1e-4)
+    without = measured(
+        found, classes.class_means[:, : len(space.directions.T)], space.apart(space.coordinates(asked))[0]
+    )
+    assert "likeness" not in without
+    torch.testing.assert_close(got["closeness"], without["closeness"])
+
+
+def test_plain_directions_are_kept_for_few_classes_alone():
+    features, labels = clusters(classes=4, each=10)
+    familiar, coordinates = learn_familiar(as_classes(features, labels), features, 3.0, None)
+    again = Familiar.read(familiar.tensors(), familiar.settings())
+    assert torch.equal(again.space.plain, familiar.space.plain)
+    assert torch.equal(again.values["likeness"], familiar.values["likeness"])
+    assert coordinates.shape[1] == familiar.space.width == again.space.width
+    with pytest.raises(InputError, match="plain directions"):
+        Familiar.read(familiar.tensors() | {"space.plain": torch.zeros(3, 5)}, familiar.settings())
+    none = {name: values[:0] for name, values in familiar.values.items()}
+    assert familiar.alike(none).shape == (0,)  # of no images
+    features, labels = clusters(classes=40, each=3)
+    assert fit_space(features, labels).plain is None
+
+
 def test_a_taught_class_makes_no_other_strange():
     """Where few classes are known, a class that is taught lies between them: it must not take their images along."""
     features, labels = clusters(classes=3, each=20, apart=3.0)
     familiar, coordinates = learn_familiar(as_classes(features, labels), features, 5.0, 20, None, 0.05)
+    space = familiar.space
     means = torch.stack([coordinates[labels == label].float().mean(0) for label in range(3)])
-    new = 0.5 * torch.randn(9, features.shape[1], generator=torch.Generator().manual_seed(1)) + features.mean(0)
-    taught = familiar.space.coordinates(new[:5]).mean(0, keepdim=True)
+    generator = torch.Generator().manual_seed(1)
+    two = 3 * torch.randn(2, features.shape[1], generator=generator)
+    new, other = (mean + 0.8 * torch.randn(25, features.shape[1], generator=generator) for mean in two)
+    with_taught = torch.cat([means, space.coordinates(new[:5]).mean(0, keepdim=True)])
+    is_taught = torch.tensor([False, False, False, True])
     found = Prediction(torch.zeros(60, 4), *[torch.zeros(60)] * 4)
-    seen = measured(found, means, coordinates)
-    again = measured(found, torch.cat([means, taught]), coordinates, torch.tensor([False, False, False, True]))
-    nearer = torch.cdist(coordinates.float(), taught)[:, 0] < torch.cdist(coordinates.float(), means).amin(1)
+    seen = measured(found, means, coordinates, space=space)
+    again = measured(found, with_taught, coordinates, is_taught, space=space)
     for part in familiar.parts:
-        torch.testing.assert_close(again[part][~nearer], seen[part][~nearer])
-    places = familiar.space.coordinates(new[5:])
-    found = Prediction(torch.zeros(4, 4), *[torch.zeros(4)] * 4)
-    before = familiar.alike(measured(found, means, places))
-    after = measured(found, torch.cat([means, taught]), places, torch.tensor([False, False, False, True]))
-    assert after["closeness"].isfinite().all() and after["gap"].isnan().all()
+        torch.testing.assert_close(again[part], seen[part])
+
+    def asked(rows, *known):
+        found = Prediction(torch.zeros(len(rows), 4), *[torch.zeros(len(rows))] * 4)
+        return measured(found, *known[:1], space.coordinates(rows), *known[1:], space=space)
+
+    after = asked(new[5:], with_taught, is_taught)
+    assert after["likeness"].isfinite().all() and after["gap"].isnan().all() and after["closeness"].isnan().all()
     assert not familiar.completed(after)["gap"].isnan().any()
-    assert (before < 0.05).all() and (familiar.alike(after) > 0.05).all()
+    shares = [familiar.alike(asked(rows, with_taught, is_taught)) for rows in (new[5:], other)]
+    assert (familiar.alike(asked(new[5:], means)) < 0.05).double().mean() > 0.9  # unknown before it was taught
+    assert (shares[0] > 0.05).double().mean() > 0.8  # and known now
+    assert (shares[1] < 0.05).double().mean() > 0.8  # what was never shown stays unknown
+
+
+def test_an_image_is_compared_by_the_measures_that_it_has():
+    """A measure without a value is no usual one: a far image near a taught class would seem ordinary by the others."""
+    values = {name: torch.linspace(-1, 1, 41) for name in ("density", "closeness", "lead", "gap")}
+    familiar = Familiar(values, ("closeness", "lead", "gap"), weights=(1.0, 1.0, 1.0))
+    nan = torch.tensor([torch.nan, 0.0])
+    asked = {"density": torch.zeros(2), "closeness": torch.tensor([-1.2, 0.0]), "lead": nan, "gap": nan}
+    shares = familiar.alike(asked)
+    assert float(shares[0]) < 0.05 and float(shares[1]) == pytest.approx(0.5, abs=0.05)
+    alone = familiar.alike({"closeness": asked["closeness"][:1], "density": asked["density"][:1]})
+    assert float(shares[0]) == float(alone)
+    assert float(familiar.alike({name: torch.full((1,), torch.nan) for name in values} | {"density": nan[1:]})) > 0.4
 
 
 def test_ranks_of_the_parts_are_added():
@@ -189,7 +245,7 @@ def test_distances_in_the_space_are_mahalanobis_distances():
     spread += spread.diagonal().mean() * torch.eye(9)
     inverse = torch.linalg.inv(spread.double())
     space = fit_space(features, labels)
-    places = space.coordinates(means.float())
+    places, _ = space.apart(space.coordinates(means.float()))
     for a in range(5):
         for b in range(5):
             expected = float((means[a] - means[b]) @ inverse @ (means[a] - means[b]))
@@ -213,7 +269,7 @@ def test_pretended_unknowns_choose_parts_that_tell_real_ones_apart():
     model = Classes(**{**vars(classes), "coordinates": coordinates})
     assert min(familiar.weights) >= 0 and max(familiar.weights) > 0
     shares = [
-        familiar.alike(_measure(model, 3.0, None, features[rows], familiar.space.coordinates(features[rows])))
+        familiar.alike(_measure(model, 3.0, None, features[rows], features[rows], familiar.space))
         for rows in (known & new, unknown)
     ]
     assert auroc(-shares[0], -shares[1]) > 0.9

@@ -60,6 +60,7 @@ def kind_of(model: Model) -> Kind:
     tensors = dict(model.network.state_dict())
     if space is not None:
         tensors |= {"space.directions": space.directions, "space.origin": space.origin}
+        tensors |= {} if space.plain is None else {"space.plain": space.plain}
     said = digest_of({name: t.detach().cpu() for name, t in tensors.items()})
     digest = hashlib.sha256((said + json.dumps(model.network.config["input"], sort_keys=True)).encode()).hexdigest()
     return Kind(model.network.dim, 0 if coordinates is None else coordinates.shape[1], digest)

@@ -13,6 +13,7 @@ from nngk.model.left_out import LeftOut, leave_each_out
 from nngk.model.model import Model
 from nngk.model.pruning import Lists
 from nngk.model.second_look import second_look
+from nngk.model.space import Space
 from nngk.search import Exact
 
 # Two images are near duplicates if they lie this many times closer than an image usually lies to its nearest.
@@ -129,7 +130,7 @@ def audit_model(model: Model, features: Tensor | None = None) -> Audit:
         accuracy=float(right.double().mean()),
         looked="embeddings" if features is None else "photos",
         suspects=_suspects(known, judged.own, judged.called, judged.called_log),
-        duplicates=_duplicates(known),
+        duplicates=_duplicates(known, model.familiar.space),
         confused=_confused(known, left),
         useless=_useless(known, model),
     )
@@ -152,13 +153,13 @@ def _suspects(known: Classes, own: Tensor, called: Tensor, called_log: Tensor) -
     ]
 
 
-def _duplicates(known: Classes) -> list[Duplicates]:
+def _duplicates(known: Classes, space: Space | None) -> list[Duplicates]:
     """Return pairs of images that are nearly the same, nearest first.
 
     They are looked for among the network's own features where the model has them: a trained embedding brings whole
     classes together.
     """
-    rows = known.centres if known.coordinates is None else known.coordinates
+    rows = known.centres if known.coordinates is None or space is None else space.apart(known.coordinates)[0]
     squared, found = Exact(rows).all_neighbours(min(NEAREST, len(rows) - 1))
     distances = squared.sqrt()
     usual = distances[:, 0].median()

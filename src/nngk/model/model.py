@@ -16,7 +16,7 @@ from nngk.device import pick_device
 from nngk.errors import InputError, whole_number
 from nngk.kernel.predict import Prediction, predict
 from nngk.model import storage
-from nngk.model.adding import added_log_weight
+from nngk.model.adding import added_log_weight, freshness
 from nngk.model.answers import Answer, Evidence, composed_answers, evidence_at
 from nngk.model.classes import (
     Classes,
@@ -95,9 +95,10 @@ class Model:
         space, coordinates, channels = self.familiar.space, self.classes.coordinates, feature_width(self.network)
         if (space is None) != (coordinates is None):
             raise InputError("The space of the unknown score and the coordinates of the images in it belong together.")
-        if space is not None and coordinates is not None and space.directions.shape != (channels, coordinates.shape[1]):
-            shape = (channels, coordinates.shape[1])
-            raise InputError(f"The directions of the space must be {shape}; got {tuple(space.directions.shape)}.")
+        if space is not None and coordinates is not None:
+            shape, wanted = (len(space.directions), space.width), (channels, coordinates.shape[1])
+            if shape != wanted:
+                raise InputError(f"The directions of the space must be {wanted}; got {shape}.")
         if not isinstance(self.sigma, int | float) or not NARROWEST <= self.sigma <= WIDEST:
             raise InputError(f"sigma must be a number from {NARROWEST:g} to {WIDEST:g}; got {self.sigma!r}.")
         if self.n_neighbours is not None:
@@ -380,7 +381,7 @@ class Model:
         space = self.familiar.space
         coordinates = None if features is None or space is None else space.coordinates(features)
         known = self.classes
-        return measured(found, known.class_means, coordinates, known.taught, known.is_trained)
+        return measured(found, known.class_means, coordinates, known.taught, known.is_trained, space)
 
     def learn_unknown(
         self,
@@ -464,8 +465,10 @@ class Model:
         weight = usual_weight(self.classes, name, len(rows))
         if name not in self.class_names:
             known = self.classes
+            trained = len(known.trained_names)
+            fresh = freshness(trained, len(known.names) - trained)
             ask = known.kernels, known.centres, known.theta, self.sigma, rows, k, weight, known.positions, known.drawn
-            weight = added_log_weight(*ask)
+            weight = added_log_weight(*ask, fresh)
         kept = [sources[i] for i in chosen.tolist()]
         small = None if thumbnails is None else [thumbnails[i] for i in chosen.tolist()]
         self.classes = with_images(self.classes, name, rows, kept, coordinates, weight, small)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from nngk.defaults import FALSE_ALARMS
 from nngk.kernel.predict import predictions
-from nngk.model.classes import Classes, keeping
+from nngk.model.classes import FEW, Classes, keeping
 from nngk.model.features import Described
 from nngk.model.space import Space, fit_space, spread_over
 from nngk.model.unknown import Familiar, Measured, deviations, measured, required_images
@@ -26,7 +26,8 @@ BLOCK = 1 << 24  # elements of one block of images by neighbours
 
 Parts = tuple[str, ...]
 Weights = tuple[float, ...]
-Fold = tuple[Measured, Measured]  # measures of images of known classes, and of pretended unknowns
+# Measures of images of known classes, and of pretended unknowns, and the likeness to these if they were taught.
+Fold = tuple[Measured, Measured, Tensor]
 
 
 def learn_familiar(
@@ -51,10 +52,14 @@ def learn_familiar(
     here, space = _placed(known, features)
     told = new is not None and len(new.embeddings) >= required_images(false_alarms)
     if new is not None and told:
-        values = _measure(here, sigma, k, new.embeddings, None if space is None else space.coordinates(new.features))
+        values = _measure(here, sigma, k, new.embeddings, new.features, space)
     else:
-        values = _joined([usual for usual, _ in folds]) if folds else {"density": torch.empty(0)}
+        values = _joined([usual for usual, _, _ in folds]) if folds else {"density": torch.empty(0)}
     values = {name: value.cpu() for name, value in values.items()}
+    like = torch.cat([told for _, _, told in folds]).cpu() if folds else torch.empty(0)
+    if "likeness" in values and len(like):
+        # An image of a taught class is compared with images of classes that were taught.
+        values["likeness"] = _as_many(like, len(values["likeness"]))
     if not all(part in values for part in PARTS):
         return Familiar(values, false_alarms=false_alarms, space=space), here.coordinates
     parts, weights = PARTS, _learnt_weights(folds)
@@ -72,7 +77,7 @@ def _with_confidence(values: Measured, parts: Parts, weights: Weights) -> tuple[
 def _learnt_weights(folds: list[Fold]) -> tuple[float, ...]:
     """Return the weights that tell pretended unknowns from known images best, over all folds."""
     rows, unknown = [], []
-    for usual, strange in folds:
+    for usual, strange, _ in folds:
         if all(part in kind for part in PARTS for kind in (usual, strange)) and len(strange["density"]):
             for which, kind in enumerate((usual, strange)):
                 rows.append(deviations(usual, kind, PARTS))
@@ -138,9 +143,34 @@ def _pretend(known: Classes, features: Tensor, sigma: float, k: int | None) -> I
         for which in (new, unknown):
             chosen = which.nonzero().flatten()
             chosen = chosen[spread_over(len(chosen), ASKED).to(chosen.device)]
-            coordinates = None if space is None else space.coordinates(features[chosen])
-            asked.append(_measure(left, sigma, k, known.centres[chosen], coordinates))
-        yield asked[0], asked[1]
+            asked.append(_measure(left, sigma, k, known.centres[chosen], features[chosen], space))
+        yield asked[0], asked[1], _taught_likeness(features[unknown], known.labels[unknown], space)
+
+
+def _taught_likeness(features: Tensor, labels: Tensor, space: Space | None) -> Tensor:
+    """Return the likeness of images (n, channels) of classes that the space does not know, taught by the first few.
+
+    Those that teach, half of them where there are few, have none.
+    """
+    if space is None or space.plain is None:
+        return features.new_empty(0)
+    found = [features.new_empty(0)]
+    for label in labels.unique().tolist():
+        _, plain = space.apart(space.coordinates(features[labels == label]))
+        assert plain is not None
+        few = min(FEW, len(plain) // 2)
+        if few:
+            found.append(plain[few:] @ plain[:few].mean(0))
+    return torch.cat(found)
+
+
+def _as_many(values: Tensor, count: int) -> Tensor:
+    """Return so many values, spread as others are.
+
+    >>> _as_many(torch.tensor([4.0, 0.0]), 3)
+    tensor([0., 2., 4.])
+    """
+    return values.double().quantile(torch.linspace(0, 1, count, dtype=torch.float64)).to(values)
 
 
 def _placed(known: Classes, features: Tensor) -> tuple[Classes, Space | None]:
@@ -151,15 +181,18 @@ def _placed(known: Classes, features: Tensor) -> tuple[Classes, Space | None]:
     return replace(known, coordinates=space.coordinates(features)), space
 
 
-def _measure(known: Classes, sigma: float, k: int | None, embeddings: Tensor, coordinates: Tensor | None) -> Measured:
+def _measure(
+    known: Classes, sigma: float, k: int | None, embeddings: Tensor, features: Tensor, space: Space | None
+) -> Measured:
     """Return the measures of images that are not among the centres, some at a time; none of no images."""
     k = min(k or len(known.centres), len(known.centres))
     many, classes = max(1, BLOCK // k), len(known.names)
-    places = [None] * len(embeddings) if coordinates is None else coordinates.split(many)
+    places = [None] * len(embeddings) if space is None else space.coordinates(features).split(many)
     found = predictions(
         embeddings.to(known.centres), known.kernels, known.labels, known.theta, sigma, k, classes, chunk=many
     )
-    return _joined([measured(part, known.class_means, place) for part, place in zip(found, places)])
+    means = known.class_means
+    return _joined([measured(part, means, place, space=space) for part, place in zip(found, places)])
 
 
 def _joined(parts: list[Measured]) -> Measured:

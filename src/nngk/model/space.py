@@ -1,5 +1,6 @@
 """A space of a network's own features in which the unknown lies far from every class."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -10,20 +11,39 @@ SHRINKAGE = 1.0
 # Directions at least: the few in which few classes differ say little about what is unlike all of them.
 FEWEST = 32
 REST = 0.7  # what the directions in which classes do not differ count for
+PLAIN = 256  # directions by chance at most, which keep the cosines of features but for a sixteenth
 ENOUGH = 20_000  # images that are enough to measure a spread
 SOME = 500  # images that are enough to see in which other directions they vary
 
 
 @dataclass(frozen=True)
 class Space:
-    """Coordinates of features in which classes are round and far apart: a linear discriminant, not normalised."""
+    """Coordinates of features in which classes are round and far apart: a linear discriminant, not normalised.
+
+    The discriminant of few classes does not tell others apart, which lie together in the middle of it. Beside it such a
+    space has plain directions, in which the features themselves are seen: where they point, as seen from the middle.
+    """
 
     directions: Tensor  # (channels, d)
     origin: Tensor  # (channels,)
+    plain: Tensor | None = None  # (channels, p)
 
     def coordinates(self, features: Tensor) -> Tensor:
-        """Return the coordinates (n, d) of features (n, channels)."""
-        return (features.to(self.directions) - self.origin) @ self.directions
+        """Return the coordinates (n, d + p) of features (n, channels), the plain ones last."""
+        x = features.to(self.directions) - self.origin
+        if self.plain is None:
+            return x @ self.directions
+        return torch.cat([x @ self.directions, torch.nn.functional.normalize(x @ self.plain)], 1)
+
+    @property
+    def width(self) -> int:
+        """Return how many coordinates an image has."""
+        return self.directions.shape[1] + (0 if self.plain is None else self.plain.shape[1])
+
+    def apart(self, coordinates: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the coordinates of the discriminant, and the plain ones where there are any."""
+        count = self.directions.shape[1]
+        return coordinates[:, :count], None if self.plain is None else coordinates[:, count:]
 
 
 def fit_space(features: Tensor, labels: Tensor) -> Space:
@@ -42,13 +62,27 @@ def fit_space(features: Tensor, labels: Tensor) -> Space:
     spread.diagonal().add_(SHRINKAGE * spread.diagonal().mean() + 1e-12)
     factor = torch.linalg.cholesky(spread)  # in whose coordinates every class is round
     basis = _spanned(_round(factor, means), len(present) - 1)
+    plain = None
+    if basis.shape[1] < FEWEST:
+        plain = plain_directions(x.shape[1]).to(features)
     more = min(FEWEST - basis.shape[1], x.shape[1] - basis.shape[1])
     if more > 0:
         rest = _round(factor, x[spread_over(len(x), SOME).to(x.device)])
         rest = rest - rest @ basis @ basis.T
         basis = torch.cat([basis, REST * _spanned(rest, more)], 1)
     directions = torch.linalg.solve_triangular(factor.T, basis, upper=True)
-    return Space(directions.to(features.dtype), origin.to(features.dtype))
+    return Space(directions.to(features.dtype), origin.to(features.dtype), plain)
+
+
+def plain_directions(channels: int) -> Tensor:
+    """Return directions (channels, p) by chance in which lengths and cosines are nearly kept; all where there are few.
+
+    >>> torch.equal(plain_directions(3), torch.eye(3)), plain_directions(1000).shape
+    (True, torch.Size([1000, 256]))
+    """
+    if channels <= PLAIN:
+        return torch.eye(channels)
+    return torch.randn(channels, PLAIN, generator=torch.Generator().manual_seed(0)) / math.sqrt(PLAIN)
 
 
 def _round(factor: Tensor, rows: Tensor) -> Tensor:

@@ -13,10 +13,13 @@ and, in a space of the network's own features (``nngk.model.space``),
 - ``certainty``: the logarithm of the largest probability, a softmax over the cosines with the class means, as seen
   from the middle of all images;
 - ``gap``: by how much the largest of those cosines exceeds the next one.
+- ``likeness``: the largest of the mean cosines with the images of a class, in the features themselves; where few
+  classes were trained.
 
 A class that was taught without training was not there when the values at known images were taken, and the space does
-not set it apart. Images of the trained classes are therefore measured as if it were not there, and an image that lies
-nearest to it by its closeness alone: the other measures have no value, and count as usual ones.
+not set it apart. Images of the trained classes are therefore measured as if it were not there. An image that is nearest
+to a taught class is compared with known images by its likeness alone, and by its closeness alone where there is none:
+the other measures have no value at it.
 
 Those that count are brought to one scale by their values at images of known classes, and added with weights that were
 learnt; in older models without weights, their ranks among those values are added. What comes out is said as the share
@@ -38,7 +41,7 @@ from nngk.kernel.predict import Prediction
 from nngk.model.classes import require_numbers
 from nngk.model.space import Space
 
-MEASURES = ("density", "confidence", "closeness", "contrast", "lead", "certainty", "gap")
+MEASURES = ("density", "confidence", "closeness", "contrast", "lead", "certainty", "gap", "likeness")
 WIDTH = 2.0  # of the kernels around class means, where the spread within a class is at most 1
 SHARPNESS = 10.0  # of the probabilities that cosines with class means are turned into
 LARGEST_LEAD = 50.0  # of log odds: beyond it the other classes have no kernel to speak of
@@ -71,6 +74,8 @@ class Familiar:
         if self.space is not None:
             require_numbers("directions of the space", self.space.directions, (None, None))
             require_numbers("origin of the space", self.space.origin, (len(self.space.directions),))
+            if self.space.plain is not None:
+                require_numbers("plain directions", self.space.plain, (len(self.space.directions), None))
 
     @classmethod
     def densities(cls, values: Tensor | None) -> "Familiar":
@@ -85,7 +90,8 @@ class Familiar:
         if settings is None:
             return cls(values)
         has = "space.directions" in tensors
-        space = Space(tensors["space.directions"], tensors.get("space.origin", torch.empty(0))) if has else None
+        origin, plain = tensors.get("space.origin", torch.empty(0)), tensors.get("space.plain")
+        space = Space(tensors["space.directions"], origin, plain) if has else None
         weights = settings.get("weights")
         weights = None if weights is None else tuple(weights)
         return cls(values, tuple(settings["parts"]), settings["false_alarms"], space, weights)
@@ -95,6 +101,7 @@ class Familiar:
         named = {"familiar" if name == "density" else f"familiar.{name}": v for name, v in self.values.items()}
         if self.space is not None:
             named |= {"space.directions": self.space.directions, "space.origin": self.space.origin}
+            named |= {} if self.space.plain is None else {"space.plain": self.space.plain}
         return named
 
     def settings(self) -> dict[str, Any]:
@@ -105,9 +112,23 @@ class Familiar:
     def alike(self, measured: Measured) -> Tensor:
         """Return the share of images of known classes that look at least as strange as each image measured, (n,).
 
-        A measure that is missing, as where no features were given, does not count.
+        A measure that is missing, as where no features were given, or that has no value at an image (NaN), does not
+        count: the image is compared with the known ones by the others alone.
         """
-        parts, measured = [part for part in self.parts if part in measured] or ["density"], self.completed(measured)
+        parts = [part for part in self.parts if part in measured] or ["density"]
+        given = torch.stack([~measured[part].isnan().cpu() for part in parts], 1)
+        shares = torch.empty(len(given), dtype=torch.float64)
+        for pattern in given.unique(dim=0):
+            rows = (given == pattern).all(1)
+            left = [part for part, there in zip(parts, pattern.tolist()) if there] or [self._instead(measured)]
+            shares[rows] = self._alike({part: measured[part].cpu()[rows] for part in left}, left).double()
+        return shares
+
+    def _instead(self, measured: Measured) -> str:
+        """Return the measure of images at which none of the parts has a value."""
+        return "likeness" if "likeness" in measured and "likeness" in self.values else "density"
+
+    def _alike(self, measured: Measured, parts: Sequence[str]) -> Tensor:
         together = self._ranks if self.weights is None or len(parts) < len(self.parts) else self._weighted
         return 1 - strangeness(-together(measured, parts), together(self.values, parts).neg().sort().values)
 
@@ -178,21 +199,30 @@ def measured(
     coordinates: Tensor | None,
     taught: Tensor | None = None,
     trained_names: Tensor | None = None,
+    space: Space | None = None,
 ) -> Measured:
-    """Return the measures of images: what the kernels say, and how images lie to the class means in the space.
+    """Return the measures of images: what the kernels say, and how images lie to the class means in the ``space``.
 
     ``taught`` says which of the means are of classes that came without training, ``trained_names`` which of all
     classes (those of the probabilities) did not.
     """
     values = {"density": found.log_density, "confidence": confidence(found.log_probabilities, trained_names)}
     if coordinates is not None and means is not None:
-        x = coordinates.to(means)
+        (x, plain), (means, plain_means) = (
+            (rows, None) if space is None else space.apart(rows) for rows in (coordinates.to(means), means)
+        )
         distances = torch.cdist(x, means)
-        values["closeness"] = -distances.amin(1)
         trained = torch.ones(len(means), dtype=torch.bool) if taught is None or bool(taught.all()) else ~taught.cpu()
         trained = trained.to(means.device)
         others = _beside(x, means[trained], distances[:, trained]) | {"confidence": values["confidence"].to(x)}
-        elsewhere = ~trained[distances.argmin(1)]
+        if plain is None or plain_means is None:
+            values["closeness"] = -distances.amin(1)
+            elsewhere = ~trained[distances.argmin(1)]
+        else:
+            others["closeness"] = -distances[:, trained].amin(1)
+            # Not the cosine with the mean, which is the lower the fewer images it is the mean of.
+            values["likeness"], like = (plain @ plain_means.T).max(1)
+            elsewhere = ~trained[like]
         values |= {name: value.masked_fill(elsewhere, torch.nan) for name, value in others.items()}
     return values
 
