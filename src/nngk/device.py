@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import gc
 import os
 import subprocess
 import sys
@@ -67,6 +68,19 @@ def keep_memory() -> None:
 
 
 _ARENAS, _SEPARATE_MAPS, _KEPT_BYTES = -8, -4, -1  # M_ARENA_MAX, M_MMAP_MAX and M_TRIM_THRESHOLD of malloc.h
+
+
+def keep_objects() -> None:
+    """Let Python look for garbage among new objects only, and less often: what is there now stays.
+
+    For programs that are a process of their own, once everything that lasts is there.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_NEW_OBJECTS, 10, 10)
+
+
+_NEW_OBJECTS = 5000  # more of them than are gone again, until they are looked through
 
 
 def placed(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
