@@ -1,5 +1,6 @@
 """Which device to work on, and how to bring tensors there."""
 
+import atexit
 import ctypes
 import functools
 import gc
@@ -77,6 +78,7 @@ def keep_objects() -> None:
     """
     gc.collect()
     gc.freeze()
+    atexit.register(gc.unfreeze)  # the interpreter clears up at its end
     gc.set_threshold(_NEW_OBJECTS, 10, 10)
 
 
