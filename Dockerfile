@@ -13,6 +13,7 @@ ENV PATH=/opt/nngk/bin:$PATH
 ARG PIP_EXTRA_INDEX_URL
 WORKDIR /src
 COPY pyproject.toml CMakeLists.txt README.md LICENSE ./
+COPY native native
 COPY src src
 # hadolint ignore=DL3013
 RUN pip install --no-cache-dir ".[serve,milvus]"

@@ -6,10 +6,13 @@ import json
 import multiprocessing as mp
 import os
 import signal
+import socket
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
@@ -165,6 +168,24 @@ def _serve(folder: Path, token: str | None, limits: Limits, gallery: str | None,
         gallery=gallery,
         started=tell.send,
     )
+
+
+def raw(server: Server, request: bytes | Iterable[bytes], patience: float = 5.0, pause: float = 0.0) -> bytes:
+    """Send bytes as they are, or piece by piece, and return what comes back until the server closes or is silent."""
+    where, out = urlsplit(server.address), b""
+    with socket.create_connection((where.hostname, where.port), timeout=patience) as connection:
+        try:
+            for piece in [request] if isinstance(request, bytes) else request:
+                connection.sendall(piece)
+                time.sleep(pause)
+        except OSError:  # the server has closed; what it said is there
+            pass
+        try:
+            while data := connection.recv(65536):
+                out += data
+        except (TimeoutError, ConnectionResetError):
+            pass
+    return out
 
 
 def teach(client: httpx.Client, name: str, colour: str, numbers: Iterable[int]) -> httpx.Response:

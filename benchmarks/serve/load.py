@@ -5,9 +5,10 @@
 Clients send JPEG files as fast as they are answered, while classes are added one after the other. Each picture is a
 centre of the model, so that its class is known: another answer is wrong. The network alone embeds the same pictures,
 decoded before, in batches of the same size: in one pass on all cores, and in passes side by side on one core each; the
-faster way counts, and its process keeps freed memory as the server does. Load and network take turns, so that whatever
-else the machine does touches both; the clients run on the same cores as the server. The milliseconds of processor time
-per picture of network, server and clients say how much of the cores went where. Rows: results/serve.csv.
+faster way counts, and its process keeps freed memory and objects as the server does. Load and network take turns, so
+that whatever else the machine does touches both; the clients run on the same cores as the server. The milliseconds of
+processor time per picture of network, server and clients, and the clients' share of the cores during the load, say
+how much of the cores went where. Rows: results/serve.csv.
 """
 
 import argparse
@@ -32,7 +33,7 @@ from PIL import Image
 
 from nngk import Model, create_network
 from nngk.data.decode import fitted
-from nngk.device import keep_memory
+from nngk.device import keep_memory, keep_objects
 from nngk.experiments.record import append_rows, provenance
 from nngk.experiments.record.benchmarks import benchmark_options, benchmark_parser
 from nngk.gallery import open_gallery
@@ -244,6 +245,7 @@ def main() -> None:
             with open_gallery(str(folder.parent / "gallery"), model, write=True) as gallery:
                 fill_with_centres(gallery, model)
         alone = Bare(model, pictures, given.batch, given.threads)
+        keep_objects()
         with server(folder, given) as (address, process):
             load = Load(address, process, pictures)
             for _ in range(given.rounds):
@@ -267,6 +269,7 @@ def main() -> None:
     times = {"bare": alone.worked[way] / alone.done[way], "server": load.server_worked / len(load.waits)}
     times["clients"] = load.worked / len(load.waits)
     row |= {f"{name}_cpu_ms": round(1000 * value, 2) for name, value in times.items()}
+    row["clients_share"] = round(load.worked / (load.took * given.threads), 4)
     append_rows(given.out, [row | provenance(commit=given.commit)])
     print(
         f"{given.clients} clients: {served:.1f} pictures/s, {served / best:.0%} of the network alone ({best:.1f}); "

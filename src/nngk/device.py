@@ -1,7 +1,9 @@
 """Which device to work on, and how to bring tensors there."""
 
+import atexit
 import ctypes
 import functools
+import gc
 import os
 import subprocess
 import sys
@@ -67,6 +69,20 @@ def keep_memory() -> None:
 
 
 _ARENAS, _SEPARATE_MAPS, _KEPT_BYTES = -8, -4, -1  # M_ARENA_MAX, M_MMAP_MAX and M_TRIM_THRESHOLD of malloc.h
+
+
+def keep_objects() -> None:
+    """Let Python look for garbage among new objects only, and less often: what is there now stays.
+
+    For programs that are a process of their own, once everything that lasts is there.
+    """
+    gc.collect()
+    gc.freeze()
+    atexit.register(gc.unfreeze)  # the interpreter clears up at its end
+    gc.set_threshold(_NEW_OBJECTS, 10, 10)
+
+
+_NEW_OBJECTS = 5000  # more of them than are gone again, until they are looked through
 
 
 def placed(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """``nngk serve`` as a person or a supervisor runs it: a real process, its words, its signals and its mistakes."""
 
+import json
 import os
 import signal
 import socket
@@ -50,6 +51,7 @@ def test_it_starts_teaches_and_drains(folder):
         _, log = process.communicate(timeout=60)
         assert process.returncode == 0, log
         assert "Traceback" not in log and token not in log
+        assert all(line.startswith("{") and json.loads(line) for line in log.splitlines())  # to the end
         assert "yellow" in Model.load(folder, "cpu").class_names
     finally:
         process.kill()

@@ -92,6 +92,35 @@ def test_one_bad_picture_spoils_no_other(model):
     held.batcher.close()
 
 
+@pytest.mark.parametrize("readers", [0, 3])
+def test_pictures_are_read_in_the_threads_of_the_passes_or_beside_them(model, readers):
+    names = set()
+
+    def read(number):
+        names.add(threading.current_thread().name.rstrip("-_0123456789"))
+        if number % 5 == 4:
+            raise InputError(f"{number} is no picture")
+        return picture("blue", number)
+
+    held = Held(model, read=read, readers=readers)
+    held.batcher.ask(Question("embed", 0))
+    assert held.begun.wait(30)
+    asked = [held.batcher.ask(Question("embed", number)) for number in range(20)]
+    gone = held.batcher.ask(Question("embed", "never read"))
+    assert gone.cancel()
+    held.go.set()
+    held.batcher.close()
+    for number, answer in enumerate(asked):
+        if number % 5 == 4:
+            with pytest.raises(InputError, match=f"^{number} is no picture$"):
+                answer.result()
+        else:
+            torch.testing.assert_close(
+                answer.result()[1], model.embed(picture("blue", number))[0], atol=1e-5, rtol=1e-4
+            )
+    assert held.sizes == [1, 16] and names == {"nngk-decode" if readers else "nngk-batches"}
+
+
 def test_who_no_longer_waits_costs_nothing(model):
     held = Held(model)
     held.batcher.ask(Question("embed", picture("red", 0)))

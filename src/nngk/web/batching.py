@@ -3,7 +3,7 @@
 import queue
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ class Question:
     """One picture and what is asked about it."""
 
     kind: Kind
-    picture: Tensor  # uint8 (3, size, size), as the network's centre crop is
+    picture: Any  # what the batcher reads; without a reader uint8 (3, size, size), as the network's centre crop is
     count: int = 0  # images behind the answer, or neighbours
     answer: "Future[tuple[Snapshot, Any]]" = field(default_factory=Future)
 
@@ -32,7 +32,8 @@ class Question:
 class Batcher:
     """Threads that each take their share of what is waiting, up to ``at_once``, and ask the model once for each kind.
 
-    Several threads with a pass of one core each are faster than one pass of several cores: none waits for another.
+    Several threads with a pass of one core each are faster than one pass of several cores: none waits for another. For
+    the same reason each decodes its own pictures, one after the other, unless there are ``readers`` that do.
     """
 
     def __init__(
@@ -43,8 +44,11 @@ class Batcher:
         at_once: int,
         observe: Callable[[int], object],
         workers: int = 1,
+        read: Callable[[Any], Tensor] = lambda picture: picture,
+        readers: int = 0,
     ) -> None:
-        self._now, self._at_once, self._observe = now, at_once, observe
+        self._now, self._at_once, self._observe, self._read = now, at_once, observe, read
+        self._readers = ThreadPoolExecutor(readers, "nngk-decode") if readers else None
         self._queue: queue.Queue[Question | None] = queue.Queue(waiting)
         self._threads = [
             threading.Thread(target=self._work, name=f"nngk-batches-{number}", daemon=True) for number in range(workers)
@@ -73,6 +77,8 @@ class Batcher:
             self._queue.put(None)
         for thread in self._threads:
             thread.join()
+        if self._readers is not None:
+            self._readers.shutdown()
 
     def _work(self) -> None:
         going, mine = True, _Own()
@@ -81,10 +87,20 @@ class Batcher:
             going = None not in taken
             # Who no longer waits is left out.
             asked = [each for each in taken if each is not None and each.answer.set_running_or_notify_cancel()]
+            one_by_one = map if self._readers is None else self._readers.map
+            seen = [each for each in one_by_one(self._seen, asked) if each is not None]
             for kind in ("classify", "search", "embed"):
-                same = [question for question in asked if question.kind == kind]
+                same = [question for question in seen if question.kind == kind]
                 if same:
                     self._attempt(same, mine)
+
+    def _seen(self, question: Question) -> Question | None:
+        """Return a question with its picture decoded; whoever asks about what is no picture is told."""
+        try:
+            return replace(question, picture=self._read(question.picture))
+        except BaseException as error:  # this thread outlives whatever happens
+            question.answer.set_exception(error)
+            return None
 
     def _attempt(self, questions: list[Question], mine: "_Own") -> None:
         try:
@@ -137,9 +153,16 @@ def _answer(questions: list[Question], snapshot: Snapshot) -> None:
         question.answer.set_result((snapshot, value))
 
 
+class _Crops(Rows):
+    """Decoded pictures as a source of batches; whole pictures are copied, where an index would copy byte by byte."""
+
+    def batch(self, indices: Tensor) -> Tensor:
+        return self.rows.index_select(0, indices)
+
+
 def _ask(model: Model | GalleryModel, questions: list[Question]) -> list[Any]:
     kind, most = questions[0].kind, max(question.count for question in questions)
-    seen = model.described(Rows(torch.stack([question.picture for question in questions])))
+    seen = model.described(_Crops(torch.stack([question.picture for question in questions])))
     if kind == "classify":
         return list(model.answers(seen.embeddings, most, features=seen.features))
     if kind == "search":  # never more neighbours than there are images

@@ -79,7 +79,8 @@ class Gate:
     async def _with_body(self, scope: Scope, receive: Receive, send: Send, headers: dict[bytes, str]) -> None:
         refused = self._refused(scope, headers)
         if refused is not None:
-            await _discard(receive)
+            if b"expect" not in headers:  # who asks first has not sent it yet, and is not to
+                await _discard(receive)
             await refused(scope, receive, send)
             return
         self.inside += 1

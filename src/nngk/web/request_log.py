@@ -26,7 +26,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
 }
-_ENCODED = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+ENCODED_HEADERS = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
 
 
 class JsonLines(logging.Formatter):
@@ -61,7 +61,7 @@ class Witness:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 present = {name for name, _ in message["headers"]}
-                extra = [*_ENCODED, (b"cache-control", b"no-store")]
+                extra = [*ENCODED_HEADERS, (b"cache-control", b"no-store")]
                 message["headers"] = [*message["headers"], *(each for each in extra if each[0] not in present)]
             sent += len(message.get("body", b""))
             await send(message)

@@ -1,6 +1,5 @@
 """A process that listens: sockets, signals, tokens and logs around the application."""
 
-import asyncio
 import logging
 import signal
 import socket
@@ -11,16 +10,14 @@ from typing import Any
 
 import torch
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from nngk.device import keep_memory, pick_device
+from nngk.device import keep_memory, keep_objects, pick_device
 from nngk.errors import InputError
 from nngk.web.app import create_app
 from nngk.web.limits import Limits
+from nngk.web.patience import PatientProtocol
 from nngk.web.request_log import JsonLines
 
-_HEADER_SECONDS = 10.0
-_HEADER_BYTES = 32 * 2**10
 _CONNECTIONS = 1024
 _MOST_WORKERS = 8
 _TURN = 5e-5  # seconds: a pass must not wait between two layers for as long as others may talk by default (5 ms)
@@ -54,6 +51,7 @@ def serve(
             workers=_workers(device),
             started=lambda: started(address),
         )
+        keep_objects()
         _log_as_json()
         config = uvicorn.Config(
             app,
@@ -93,59 +91,6 @@ def _workers(device: str) -> int:
     workers = min(threads, _MOST_WORKERS)
     torch.set_num_threads(max(1, threads // workers))
     return workers
-
-
-class PatientProtocol(HttpToolsProtocol):
-    """HTTP/1.1 whose patience with the head of a request has an end: so many seconds, and so many bytes."""
-
-    _due: asyncio.TimerHandle | None = None
-    _head = 0  # bytes of it that have come
-    _in_body = False
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for the head of a request."""
-        super().connection_made(transport)
-        self._expect_head()
-
-    def data_received(self, data: bytes) -> None:
-        """Take bytes in; whoever has sent a part of a head must send the rest in time."""
-        if self._due is None and self._idle():
-            self._expect_head()
-        if not self._in_body:
-            end = data.find(b"\r\n\r\n")
-            self._head += len(data) if end < 0 else end
-            if self._head > _HEADER_BYTES:
-                self.send_400_response("The head of the request is too long.")
-                return
-        super().data_received(data)
-        if not self._idle():
-            self._forget()
-
-    def on_headers_complete(self) -> None:
-        """Begin with the request, and count the next head from its beginning."""
-        super().on_headers_complete()
-        self._head, self._in_body = 0, True
-
-    def on_message_complete(self) -> None:
-        """Expect another head after the body."""
-        super().on_message_complete()
-        self._in_body = False
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no longer."""
-        self._forget()
-        super().connection_lost(exc)
-
-    def _idle(self) -> bool:
-        return self.cycle is None or self.cycle.response_complete
-
-    def _expect_head(self) -> None:
-        self._due = self.loop.call_later(_HEADER_SECONDS, self.transport.close)
-
-    def _forget(self) -> None:
-        if self._due is not None:
-            self._due.cancel()
-            self._due = None
 
 
 def _listening(host: str, port: int) -> socket.socket:

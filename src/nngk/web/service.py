@@ -3,17 +3,19 @@
 import asyncio
 import secrets
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, BinaryIO, TypeVar
 
 from fastapi import Depends, UploadFile
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from PIL import Image
 from starlette.exceptions import HTTPException
+from torch import Tensor
 
 from nngk.data.decode import fitted, load_image
+from nngk.device import pick_device
 from nngk.model import Model
 from nngk.web.batching import Batcher, Kind, Question
 from nngk.web.counters import Counters
@@ -26,11 +28,12 @@ from nngk.web.uploads import read_upload
 
 T = TypeVar("T")
 _CHANGES_WAITING = 16
+_READERS = 4  # threads that decode for a pass on a GPU
 _bearer = HTTPBearer(auto_error=False, description="The token that the server was started with.")
 
 
 class Service:
-    """A served model with threads for the network, one each for changes and overviews, and two that decode pictures."""
+    """A served model with threads for questions, and one each for pictures that are taught, changes and overviews."""
 
     def __init__(
         self,
@@ -55,18 +58,20 @@ class Service:
             at_once=limits.at_once,
             observe=self.counters.batches.observe,
             workers=workers,
+            read=self._read,
+            readers=0 if pick_device(device).type == "cpu" else _READERS,
         )
         self.counters.watch(lambda: len(self.batcher), lambda: self.served.now)
-        self._decoders = ThreadPoolExecutor(2, "nngk-decode")
+        self._shown = ThreadPoolExecutor(1, "nngk-shown")
         self._changer = ThreadPoolExecutor(1, "nngk-change")
         self._looker = ThreadPoolExecutor(1, "nngk-overview")
         self._changes = self._looking = 0
 
     def close(self) -> None:
         """Finish what was begun."""
+        self._shown.shutdown()
         self._changer.shutdown()
         self._looker.shutdown(cancel_futures=True)
-        self._decoders.shutdown()
         self.batcher.close()
         self.served.close()
 
@@ -78,26 +83,19 @@ class Service:
     async def decoded(self, upload: UploadFile, then: Callable[[Image.Image], T]) -> T:
         """Return what ``then`` makes of an uploaded picture; the picture itself, which may be large, is let go."""
         work = partial(read_upload, upload.file, self.limits.pixels, lambda data: then(load_image(data)))
-        return await self._within(self._decoders, work, self.limits.seconds)
+        return await self._within(self._shown, work, self.limits.seconds)
 
     async def ask(self, kind: Kind, upload: UploadFile, count: int = 0) -> tuple[Snapshot, Any]:
         """Return the state of the model that answered, and its answer about an uploaded picture."""
-        coming: Future[tuple[Snapshot, Any]] = Future()
-        self._decoders.submit(self._put, kind, upload, count, coming)
+        asked = self.batcher.ask(Question(kind, upload.file, count))
         async with asyncio.timeout(self.limits.seconds):
-            return await asyncio.wrap_future(coming)
+            return await asyncio.wrap_future(asked)
 
-    def _put(self, kind: Kind, upload: UploadFile, count: int, coming: "Future[tuple[Snapshot, Any]]") -> None:
-        """Decode a picture as the network reads it and put it in the queue, unless nobody waits any more."""
+    def _read(self, file: BinaryIO) -> Tensor:
+        """Return a picture as the network reads it."""
         spec = self.served.now.model.network.input
         as_read = partial(fitted, size=spec.resize, squash=spec.squash, middle=spec.size)
-        try:
-            if not coming.cancelled():
-                picture = read_upload(upload.file, self.limits.pixels, as_read)
-                self.batcher.ask(Question(kind, picture, count, coming))
-        except BaseException as error:  # whoever waits is told
-            if coming.set_running_or_notify_cancel():
-                coming.set_exception(error)
+        return read_upload(file, self.limits.pixels, as_read)
 
     async def change(self, said: str, make: Callable[[Any], Any]) -> Changed:
         """Change the model and return when that is on the disk. ``said`` is what a person is told."""
