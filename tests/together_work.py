@@ -23,6 +23,7 @@ from nngk.training import loop
 from nngk.training.build import build_run
 from nngk.training.distributed import distributed, join, joined_ranks, share_of
 from nngk.training.settings import Settings
+from nngk.training.sharded_network import in_full
 from nngk.training.validation import validate
 
 
@@ -48,7 +49,7 @@ def trained(photos, folder, values):
             grads = {id(p): p.grad for group in groups for p in group["params"] if p.grad is not None}
             if run.bank.partial and id(theta) in grads:
                 grads[id(theta)] = ranks.gather(theta.grad, len(run.bank))
-            seen["gradients"].append(np.concatenate([in_full(g).flatten().numpy() for g in grads.values()]))
+            seen["gradients"].append(np.concatenate([in_full(g, ranks).flatten().numpy() for g in grads.values()]))
             return loss
 
         done, refresh._Pending.done = refresh._Pending.done, lambda pending: pending._thread.join() is None
@@ -70,16 +71,11 @@ def trained(photos, folder, values):
         test = run.feed.test
         seen["metrics"] = list(evaluate(run.embed(test), test.labels, ks=(1, 2), nmi_seeds=3, ranks=ranks).values())
         if settings.optimiser == "sgd":  # AdamW makes much of what rounding leaves of a gradient of zero
-            weights = [in_full(p.detach()).flatten().numpy() for p in run.network.parameters()]
+            weights = [in_full(p.detach(), ranks).flatten().numpy() for p in run.network.parameters()]
             seen["weights"] = [np.concatenate(weights)]
         if ranks.count > 1 and settings.shard_network:
             assert_shared_out(run, ranks)
         return seen
-
-
-def in_full(tensor):
-    """Return all of a tensor of which each rank may hold some rows."""
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def assert_shared_out(run, ranks):
