@@ -27,10 +27,25 @@ from nngk.training.sharded_network import in_full
 from nngk.training.validation import validate
 
 
-def trained(photos, folder, values):
-    """Train in a folder; return what every step and every epoch had, as arrays.
+@contextmanager
+def computing(kind):
+    """Compute in a type of this name: in float64 rounding cannot hide, nor excuse, that ranks do something else."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(getattr(torch, kind))
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
-    A refresh in the background runs beside one step, and is waited for at the next: when it is done is chance.
+
+def trained(photos, folder, values, kind="float32"):
+    """Train in a folder; return what every step and every epoch had, as arrays."""
+    with computing(kind):
+        return _trained(photos, folder, values)
+
+
+def _trained(photos, folder, values):
+    """A refresh in the background runs beside one step, and is waited for at the next: when it is done is chance.
     """
     settings = Settings(**values)
     table = read_images(photos, task=settings.task, seed=settings.seed)
@@ -87,14 +102,15 @@ def assert_shared_out(run, ranks):
             assert value.ndim == 0 or len(value.to_local()) == span.stop - span.start
 
 
-def model_of(photos, out, values, resume=False):
+def model_of(photos, out, values, resume=False, kind="float32"):
     """Train as a person does; return the number of centres."""
     settings = Settings(**values)
     table = read_images(photos, task=settings.task, seed=settings.seed)
-    return len(loop.train(table, settings, out=out, resume=resume).centres)
+    with computing(kind):
+        return len(loop.train(table, settings, out=out, resume=resume).centres)
 
 
-def stopped_after(photos, out, values, steps):
+def stopped_after(photos, out, values, steps, kind="float32"):
     """Train until a person stops the first rank in a step; return whether the run was saved."""
     asked = 0
 
@@ -109,7 +125,7 @@ def stopped_after(photos, out, values, steps):
 
     loop._stop_on_ctrl_c = counted
     try:
-        model_of(photos, out, values)
+        model_of(photos, out, values, kind=kind)
     except loop.Interrupted:
         return (out / "run" / "checkpoint.json").exists()
     return False
