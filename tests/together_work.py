@@ -45,8 +45,7 @@ def trained(photos, folder, values, kind="float32"):
 
 
 def _trained(photos, folder, values):
-    """A refresh in the background runs beside one step, and is waited for at the next: when it is done is chance.
-    """
+    """A refresh in the background runs beside one step, and is waited for at the next: when it is done is chance."""
     settings = Settings(**values)
     table = read_images(photos, task=settings.task, seed=settings.seed)
     parts = split(table, settings.task, settings.val_fraction, settings.test_fraction, settings.seed)

@@ -106,4 +106,6 @@ def test_two_ranks_give_what_one_process_gives(photos, tmp_path):
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_way_of_training_is_shared_out(count, variant, kind, photos, tmp_path):
+    if kind == "float64" and VARIANTS[variant].get("freeze"):
+        pytest.skip("features of a frozen network are kept in float32")
     compare(count, photos, tmp_path, kind, **VARIANTS[variant])
