@@ -170,6 +170,37 @@ def sharded_facts(m, dim, k, guaranteed, engine=""):
         return facts | {"loss": found, "sent": sent, "batch": batch.tolist()}
 
 
+def asked_ahead(m, k):
+    """Ask a sharded bank for two batches, and for the second one again after the bank was renewed; return the lists
+    that came, those of a whole bank, and how many bytes each way of asking sent."""
+    generator = torch.Generator().manual_seed(0)
+    first, second = torch.randperm(m, generator=generator).chunk(2)
+    with joined_ranks("cpu") as ranks:
+        whole, shard = CentreBank(torch.arange(m) % 3, 4, k), ShardedBank(torch.arange(m) % 3, 4, k, ranks=ranks)
+        span, found, expected, sent = ranks.span(m), [], [], []
+
+        def renew():
+            points = torch.randn(m, 4, generator=generator)
+            whole.renew(points)
+            shard.replace(points[span], *shard.lists(points[span]))
+            ranks.traffic.sent.clear()
+
+        def take(*asked, of):
+            shard.ask_ahead(*asked)
+            found.append(shard.lists_of(of).numpy())
+            expected.append(whole.lists_of(of).numpy())
+            sent.append(ranks.traffic.sent["gather"])
+
+        renew()
+        take(first, second, of=first)
+        take(second, of=second)  # is on its way already
+        take(first, second, of=first)
+        renew()
+        take(second, of=second)  # what was on its way is not of this bank
+        take(first, of=second)  # what is on its way is not what is wanted
+        return found, expected, sent
+
+
 def replicated_bytes(m, dim, k, guaranteed, batch):
     """Return the bytes that a rank sends for a step and a refresh of a whole bank, and the size of the network."""
     sent, x = {}, torch.randn(m, dim, generator=torch.Generator().manual_seed(0))
