@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 from nngk.errors import InputError
 from nngk.training.settings import Settings
+from nngk.training.sharded_network import by_rows
 
 
 def create_optimiser(
@@ -37,7 +37,7 @@ def create_optimiser(
     learned = [p for g in groups for p in g["params"]]
     fused = all(p.is_cuda for p in learned)
     if settings.optimiser == "sgd":
-        shared = any(isinstance(p, DTensor) for p in learned)  # PyTorch has no fused step of SGD for these
+        shared = any(by_rows(p) for p in learned)  # PyTorch has no fused step of SGD for these
         return torch.optim.SGD(groups, lr=own, momentum=settings.momentum, fused=fused and not shared)
     return torch.optim.AdamW(groups, lr=own, fused=fused)
 
