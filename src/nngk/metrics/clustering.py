@@ -17,6 +17,7 @@ LEAST_PER_SEED = 10  # points for each cluster, from which on they may
 POWERS = 3  # of a cluster's covariance, to find its longest direction
 SAMPLES = (8, 4, 2, 2, 2)  # parts of all points: one of so many
 CAREFUL = 1.00001  # bounds closer than this are not trusted: they were rounded
+CACHED = 1 << 20  # elements of rows that are looked at one by one: on a CPU they should stay in its cache
 TABLE = 8192  # points up to which all their distances are kept while seeds are drawn
 
 
@@ -187,7 +188,7 @@ def _cheapest_merges(means: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
 
 def _halves(x: Tensor, clusters: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
     """Split every cluster across its longest direction; return the halves' means (k, 2, dim) and what that gains."""
-    k, size = len(means), _rows_at_once(means)
+    k, size = len(means), _cached_rows(x)
     counts = torch.bincount(clusters, minlength=k)
     order = clusters.argsort(stable=True)
     starts = counts.cumsum(0) - counts
@@ -227,7 +228,7 @@ def _lloyd(x: Tensor, centres: Tensor, iterations: int, enough: float) -> KMeans
         if float(moves.sum()) <= enough:
             break
     clusters = assigned.clusters
-    parts = zip(x.split(_rows_at_once(centres)), clusters.split(_rows_at_once(centres)))
+    parts = zip(x.split(_cached_rows(x)), clusters.split(_cached_rows(x)))
     return KMeans(clusters, centres, sum(float((p - centres[own]).square().sum().double()) for p, own in parts))
 
 
@@ -261,15 +262,20 @@ def _reassigned(x: Tensor, centres: Tensor, moves: Tensor, before: Assigned) -> 
     clusters = before.clusters.clone()
     engine = Exact(centres)
     unsure = within * CAREFUL >= beyond
+    for rows in unsure.nonzero().flatten().split(_cached_rows(x)):
+        within[rows] = (x[rows] - centres[clusters[rows]]).square_().sum(1).sqrt_()
+    unsure = within * CAREFUL >= beyond
     for rows in unsure.nonzero().flatten().split(_rows_at_once(centres)):
-        within[rows] = (x[rows] - centres[clusters[rows]]).square().sum(1).sqrt()
-        rows = rows[within[rows] * CAREFUL >= beyond[rows]]
         if not len(rows):
             continue
         distances, nearest = engine.search(x[rows], 2)
         clusters[rows] = nearest[:, 0].to(x.device)
         within[rows], beyond[rows] = distances.to(x).sqrt_().unbind(1)
     return Assigned(clusters, within, beyond)
+
+
+def _cached_rows(x: Tensor) -> int:
+    return max(1, (TILE if x.is_cuda else CACHED) // x.shape[1])
 
 
 def _rows_at_once(centres: Tensor) -> int:
