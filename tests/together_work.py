@@ -23,14 +23,29 @@ from nngk.training import loop
 from nngk.training.build import build_run
 from nngk.training.distributed import distributed, join, joined_ranks, share_of
 from nngk.training.settings import Settings
+from nngk.training.sharded_network import in_full
 from nngk.training.validation import validate
 
 
-def trained(photos, folder, values):
-    """Train in a folder; return what every step and every epoch had, as arrays.
+@contextmanager
+def computing(kind):
+    """Compute in a type of this name: in float64 rounding cannot hide, nor excuse, that ranks do something else."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(getattr(torch, kind))
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
-    A refresh in the background runs beside one step, and is waited for at the next: when it is done is chance.
-    """
+
+def trained(photos, folder, values, kind="float32"):
+    """Train in a folder; return what every step and every epoch had, as arrays."""
+    with computing(kind):
+        return _trained(photos, folder, values)
+
+
+def _trained(photos, folder, values):
+    """A refresh in the background runs beside one step, and is waited for at the next: when it is done is chance."""
     settings = Settings(**values)
     table = read_images(photos, task=settings.task, seed=settings.seed)
     parts = split(table, settings.task, settings.val_fraction, settings.test_fraction, settings.seed)
@@ -48,7 +63,7 @@ def trained(photos, folder, values):
             grads = {id(p): p.grad for group in groups for p in group["params"] if p.grad is not None}
             if run.bank.partial and id(theta) in grads:
                 grads[id(theta)] = ranks.gather(theta.grad, len(run.bank))
-            seen["gradients"].append(np.concatenate([in_full(g).flatten().numpy() for g in grads.values()]))
+            seen["gradients"].append(np.concatenate([in_full(g, ranks).flatten().numpy() for g in grads.values()]))
             return loss
 
         done, refresh._Pending.done = refresh._Pending.done, lambda pending: pending._thread.join() is None
@@ -70,16 +85,11 @@ def trained(photos, folder, values):
         test = run.feed.test
         seen["metrics"] = list(evaluate(run.embed(test), test.labels, ks=(1, 2), nmi_seeds=3, ranks=ranks).values())
         if settings.optimiser == "sgd":  # AdamW makes much of what rounding leaves of a gradient of zero
-            weights = [in_full(p.detach()).flatten().numpy() for p in run.network.parameters()]
+            weights = [in_full(p.detach(), ranks).flatten().numpy() for p in run.network.parameters()]
             seen["weights"] = [np.concatenate(weights)]
         if ranks.count > 1 and settings.shard_network:
             assert_shared_out(run, ranks)
         return seen
-
-
-def in_full(tensor):
-    """Return all of a tensor of which each rank may hold some rows."""
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def assert_shared_out(run, ranks):
@@ -91,14 +101,15 @@ def assert_shared_out(run, ranks):
             assert value.ndim == 0 or len(value.to_local()) == span.stop - span.start
 
 
-def model_of(photos, out, values, resume=False):
+def model_of(photos, out, values, resume=False, kind="float32"):
     """Train as a person does; return the number of centres."""
     settings = Settings(**values)
     table = read_images(photos, task=settings.task, seed=settings.seed)
-    return len(loop.train(table, settings, out=out, resume=resume).centres)
+    with computing(kind):
+        return len(loop.train(table, settings, out=out, resume=resume).centres)
 
 
-def stopped_after(photos, out, values, steps):
+def stopped_after(photos, out, values, steps, kind="float32"):
     """Train until a person stops the first rank in a step; return whether the run was saved."""
     asked = 0
 
@@ -113,7 +124,7 @@ def stopped_after(photos, out, values, steps):
 
     loop._stop_on_ctrl_c = counted
     try:
-        model_of(photos, out, values)
+        model_of(photos, out, values, kind=kind)
     except loop.Interrupted:
         return (out / "run" / "checkpoint.json").exists()
     return False
@@ -157,6 +168,37 @@ def sharded_facts(m, dim, k, guaranteed, engine=""):
                 by_x, by_theta = ranks.sum(by_x), ranks.gather(by_theta, m)
             found.append([t.detach().numpy() for t in (loss, learns, by_x, by_theta, sigma.grad)])
         return facts | {"loss": found, "sent": sent, "batch": batch.tolist()}
+
+
+def asked_ahead(m, k):
+    """Ask a sharded bank for two batches, and for the second one again after the bank was renewed; return the lists
+    that came, those of a whole bank, and how many bytes each way of asking sent."""
+    generator = torch.Generator().manual_seed(0)
+    first, second = torch.randperm(m, generator=generator).chunk(2)
+    with joined_ranks("cpu") as ranks:
+        whole, shard = CentreBank(torch.arange(m) % 3, 4, k), ShardedBank(torch.arange(m) % 3, 4, k, ranks=ranks)
+        span, found, expected, sent = ranks.span(m), [], [], []
+
+        def renew():
+            points = torch.randn(m, 4, generator=generator)
+            whole.renew(points)
+            shard.replace(points[span], *shard.lists(points[span]))
+            ranks.traffic.sent.clear()
+
+        def take(*asked, of):
+            shard.ask_ahead(*asked)
+            found.append(shard.lists_of(of).numpy())
+            expected.append(whole.lists_of(of).numpy())
+            sent.append(ranks.traffic.sent["gather"])
+
+        renew()
+        take(first, second, of=first)
+        take(second, of=second)  # is on its way already
+        take(first, second, of=first)
+        renew()
+        take(second, of=second)  # what was on its way is not of this bank
+        take(first, of=second)  # what is on its way is not what is wanted
+        return found, expected, sent
 
 
 def replicated_bytes(m, dim, k, guaranteed, batch):

@@ -9,7 +9,7 @@ from nngk.search import Exact, create_engine
 from nngk.search.native import core
 from nngk.search.ring import nearer, nothing
 from together import together
-from together_work import graph_lists, replicated_bytes, sharded_facts
+from together_work import asked_ahead, graph_lists, replicated_bytes, sharded_facts
 
 FLOAT = INT = 4
 needs_core = pytest.mark.skipif(core() is None, reason="the compiled core is not built")
@@ -42,6 +42,15 @@ def test_three_ranks_hold_what_one_does(count=3, m=40, dim=5, k=4, guaranteed=1)
         assert facts["sent"]["step"]["gather"] == (count - 1) * holders.max() * (k + guaranteed) * INT
         values = len(batch) * (k + guaranteed) + len(batch)  # log kernels, and what the gradient of σ needs
         assert facts["sent"]["step"]["sum"] == pytest.approx(2 * (count - 1) / count * values * FLOAT, abs=1)
+
+
+@pytest.mark.thorough
+def test_lists_that_were_asked_for_ahead_are_those_of_the_present_bank(count=2, m=12, k=4):
+    for found, expected, sent in together(count, asked_ahead, m, k):
+        for lists, true in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(lists, true)
+        assert sent[1] == sent[0], "lists that were on their way were asked for again"
+        assert sent[2] > sent[1] and sent[4] > sent[3] > 0
 
 
 @pytest.mark.thorough

@@ -47,6 +47,7 @@ HERE = [
     pytest.param("recipe/pooling.py", ("recall@1", "map@r")),
     pytest.param("recipe/start.py", ("accuracy",)),
     pytest.param("recipe/variants.py", ("recall@1", "map@r", "sigma", "blend0.5_recall@1")),
+    pytest.param("scale/lists_ahead.py", ("value", "least"), marks=pytest.mark.slow),
     pytest.param("scale/metrics.py", ("value",), marks=pytest.mark.slow),
     pytest.param("scale/sharded_bank.py", ("value",), marks=pytest.mark.slow),
     pytest.param("scale/simulation.py", ("measured", "simulated", "ratio"), marks=pytest.mark.slow),

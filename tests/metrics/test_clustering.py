@@ -57,18 +57,35 @@ def test_kmeans_is_as_good_as_scikit_learn(spread):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_points_are_reassigned_as_if_all_centres_were_looked_at(seed):
-    """Only what lies nearest to a centre that moved is compared with all of them."""
+    """Whatever bounds leave out after several moves of the centres, some far and some near, would have stayed."""
     rng = np.random.default_rng(seed)
-    x, before = torch.from_numpy(rng.normal(size=(60, 3))), torch.from_numpy(rng.normal(size=(9, 3)))
-    everything = torch.ones(9, dtype=torch.bool)
-    nearest = clustering._reassigned(x, before, everything, torch.zeros(60, dtype=torch.long), x.new_zeros(60))
-    moved = torch.from_numpy(rng.random(9) < rng.random())
-    after = torch.where(moved[:, None], before + 0.5 * torch.randn(9, 3, dtype=torch.float64), before)
-    clusters, scores = clustering._reassigned(x, after, moved, *nearest)
-    for point, found, score in zip(x, clusters, scores):
-        squared = [float((point - centre).square().sum()) for centre in after]
-        assert int(found) == int(np.argmin(squared))
-        assert float(score + point.square().sum()) == pytest.approx(min(squared), abs=1e-12)
+    x, centres = torch.from_numpy(rng.normal(size=(60, 3))), torch.from_numpy(rng.normal(size=(9, 3)))
+    assigned = clustering._assigned(x, centres)
+    for _ in range(6):
+        moves = torch.from_numpy(rng.normal(size=(9, 3)) * rng.choice([0, 0.001, 0.03, 0.5], size=(9, 1)))
+        centres = centres + moves
+        assigned = clustering._reassigned(x, centres, moves.norm(dim=1), assigned)
+        for point, own, within, beyond in zip(x, *assigned):
+            distances = [float((point - centre).square().sum().sqrt()) for centre in centres]
+            assert int(own) == int(np.argmin(distances))
+            assert distances.pop(own) <= float(within) + 1e-12
+            assert min(distances) >= float(beyond) - 1e-12
+
+
+def test_centres_that_hardly_move_are_hardly_looked_at(monkeypatch):
+    x, _ = blobs(2000, 20, 6, 0.3, 2)
+    asked = []
+    search = clustering.Exact.search
+
+    def counted(engine, queries, k):
+        asked.append(len(queries) * len(engine))
+        return search(engine, queries, k)
+
+    monkeypatch.setattr(clustering.Exact, "search", counted)
+    x = torch.from_numpy(x)
+    found = clustering._lloyd(x, x[:20], 100, 0.0)
+    assert len(asked) > 5 and sum(asked[-5:]) < 2000 * 20 / 2 and sum(asked) > 2000 * 20
+    assert found.inertia < 2000
 
 
 def test_lloyd_from_the_same_seeds_equals_scikit_learn():

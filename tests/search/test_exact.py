@@ -199,3 +199,18 @@ def test_every_instruction_set_gives_the_right_answers(kernels: str) -> None:
     )
     environment = {**os.environ, "NNGK_KERNELS": kernels}
     subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=300)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_answers_do_not_depend_on_the_default_type(wide):
+    """The core writes float32, whatever type torch gives to what is made without one."""
+    x = torch.randn(300, 24, generator=torch.Generator().manual_seed(0))
+    x = x.double() if wide else x
+    expected = Exact(x).search(x[:50], 5), Exact(x).all_neighbours(5)
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = Exact(x).search(x[:50], 5), Exact(x).all_neighbours(5)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for one, other in zip(found, expected):
+        assert torch.equal(one[0], other[0]) and torch.equal(one[1], other[1])

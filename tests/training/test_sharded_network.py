@@ -33,14 +33,20 @@ def test_it_is_shared_out_where_copies_take_more_than_half_of_the_memory(memory,
     assert not shards_network(Settings(freeze=False, shard_network=True), network, CPU, ALONE)
 
 
-@pytest.mark.parametrize(("device", "background"), [(CPU, True), (GPU, False)])
-def test_what_cannot_be_shared_out_is_said(device, background, monkeypatch):
+def test_what_cannot_be_shared_out_is_said(monkeypatch):
     monkeypatch.setattr(sharded_network, "memory_share", lambda device: 1)
-    settings, two = Settings(freeze=False, background=background), Two(0, 2, via_cpu=True)
-    assert not shards_network(settings, nn.Linear(3, 3), device, two)  # of itself it does not try
-    asked = Settings(freeze=False, background=background, shard_network=True)
-    with pytest.raises(InputError, match="--shard-network"):
-        shards_network(asked, nn.Linear(3, 3), device, two)
+    settings, two = Settings(freeze=False, background=True), Two(0, 2, via_cpu=True)
+    assert not shards_network(settings, nn.Linear(3, 3), CPU, two)  # of itself it does not try
+    with pytest.raises(InputError, match="--background"):
+        shards_network(replace(settings, shard_network=True), nn.Linear(3, 3), CPU, two)
+
+
+def test_ranks_that_share_a_gpu_share_out_a_network_only_when_asked(monkeypatch):
+    monkeypatch.setattr(sharded_network, "memory_share", lambda device: 1)
+    settings, two = Settings(freeze=False), Two(0, 2, via_cpu=True)
+    assert not shards_network(settings, nn.Linear(3, 3), GPU, two)
+    assert shards_network(replace(settings, shard_network=True), nn.Linear(3, 3), GPU, two)
+    assert shards_network(settings, nn.Linear(3, 3), GPU, Two(0, 2))  # of their own
 
 
 def test_a_network_of_one_process_is_whole():

@@ -29,20 +29,18 @@ def tensors_of(out):
     return {name: t.double().numpy() for name, t in found.items() if "thumbnail" not in name}
 
 
-def require_same_model(out, expected):
+def require_same_model(out, expected, learned=1e-5, derived=1e-5):
     found = tensors_of(out)
     assert found.keys() == expected.keys()
     for name, tensor in found.items():
-        # What is computed from these, such as a density with σ in its exponent, makes more of what rounding leaves.
-        learned = name.startswith("network/") or name in ("bank/centres", "bank/theta")
-        close = 5e-5 if learned else 1e-3
+        close = learned if name.startswith("network/") or name in ("bank/centres", "bank/theta") else derived
         np.testing.assert_allclose(tensor, expected[name], rtol=close, atol=close, err_msg=name)
 
 
 @pytest.fixture(scope="module")
 def whole(photos, tmp_path_factory):
     out = tmp_path_factory.mktemp("whole") / "model"
-    model_of(photos, out, BASE)
+    model_of(photos, out, BASE, kind="float64")
     return tensors_of(out)
 
 
@@ -52,10 +50,10 @@ def whole(photos, tmp_path_factory):
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (3, 2)])
 def test_resumed_by_another_number_of_ranks(before, after, bank, network, photos, tmp_path, whole):
     out, values = tmp_path / "model", BASE | {"bank": bank, "shard_network": network}
-    assert all(together(before, stopped_after, photos, out, values, 3))
+    assert all(together(before, stopped_after, photos, out, values, 3, "float64"))
     parts = list((out / "run").glob("checkpoint-rows-*"))
     assert len(parts) == (before if (bank == "sharded" or network) and before > 1 else 0)
-    assert set(together(after, model_of, photos, out, values, True)) == {len(whole["bank/labels"])}
+    assert set(together(after, model_of, photos, out, values, True, "float64")) == {len(whole["bank/labels"])}
     require_same_model(out, whole)
     assert not list((out / "run").glob("checkpoint*"))
 
@@ -76,7 +74,8 @@ def test_a_killed_worker_is_started_again_and_goes_on(bank, photos, tmp_path):
                 os.kill(worker_of(process.pid), signal.SIGKILL)
         assert process.wait(timeout=240) == 0, said
     assert "Resuming in epoch" in said
-    require_same_model(out, tensors_of(tmp_path / "whole"))
+    # In float32 fifteen epochs make more of rounding, and a density, with σ in its exponent, more still.
+    require_same_model(out, tensors_of(tmp_path / "whole"), learned=5e-5, derived=1e-3)
 
 
 def worker_of(launcher):

@@ -146,8 +146,8 @@ class CentreBank(nn.Module):
         lists = self.neighbours[indices]
         return lists.masked_fill(lists == indices[:, None], -1)
 
-    def ask_ahead(self, indices: Tensor) -> None:
-        """Begin to fetch the lists of a step's examples from other ranks, while the network embeds these examples."""
+    def ask_ahead(self, *batches: Tensor) -> None:
+        """Begin to fetch the lists of some batches from other ranks, while something else is computed."""
 
     def lists_of(self, indices: Tensor) -> Tensor:
         """Return neighbour lists (B, K) as they are."""

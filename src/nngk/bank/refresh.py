@@ -111,6 +111,10 @@ class Refresher:
         else:  # the first bank has no predecessor to train with in the meantime
             self.refresh(step, network)
 
+    def renews_before(self, step: int) -> bool:
+        """Return whether the bank will surely be another one at that step."""
+        return step % self.every == 0 and not self.background
+
     def refresh(self, step: int, network: nn.Module) -> None:
         """Renew the bank now."""
         started = time.perf_counter()

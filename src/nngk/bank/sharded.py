@@ -37,7 +37,7 @@ class ShardedBank(CentreBank):
         span = ranks.span(len(labels))
         super().__init__(labels, dim, n_neighbours, guaranteed, held=span.stop - span.start)
         self.ranks, self.start = ranks, int(span.start)
-        self._asked: tuple[Tensor, Callable[[], Tensor]] | None = None
+        self._asked: list[tuple[Tensor, Callable[[], Tensor]]] = []  # batches, and what waits for their lists
 
     def whole(self) -> CentreBank:
         """Return a bank that holds all rows, on every rank."""
@@ -97,16 +97,25 @@ class ShardedBank(CentreBank):
                     best[0][part], best[1][part] = nearer(best[0][part], best[1][part], squared, places)
         return best[1].masked_fill(best[0].isinf(), -1)
 
-    def ask_ahead(self, indices: Tensor) -> None:
-        self._asked = indices, self._ask_holders(self.neighbours, indices)
+    def replace(self, centres: Tensor, neighbours: Tensor, n_lonely: int = 0, step: int = 0) -> None:
+        for _, answer in self._asked:  # lists of the bank that was: all ranks have sent them, and none wants them
+            answer()
+        self._asked.clear()
+        super().replace(centres, neighbours, n_lonely, step)
+
+    def ask_ahead(self, *batches: Tensor) -> None:
+        for indices in batches:
+            if all(batch is not indices for batch, _ in self._asked):
+                self._asked.append((indices, self._ask_holders(self.neighbours, indices)))
 
     def lists_of(self, indices: Tensor) -> Tensor:
         """Return the lists of some examples, which are the same on all ranks, from those who hold them."""
-        asked, self._asked = self._asked, None
-        answered = None if asked is None else asked[1]()  # also where they are no longer wanted: others have sent them
-        if asked is None or answered is None or asked[0] is not indices:
-            answered = self._from_holders(self.neighbours, indices)
-        return answered.long()
+        while self._asked:
+            batch, answer = self._asked.pop(0)
+            lists = answer()  # also where they are no longer wanted
+            if batch is indices:
+                return lists.long()
+        return self._from_holders(self.neighbours, indices).long()
 
     def _from_holders(self, held: Tensor, indices: Tensor) -> Tensor:
         """Return rows of which each rank holds its span; all ranks ask for the same."""

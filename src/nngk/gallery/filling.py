@@ -63,7 +63,7 @@ def _embedded(
         advance(min(left, images * ranks.count))  # the others are about as far
         left = max(0, left - images * ranks.count)
 
-    vectors, coordinates = torch.empty(0, 0), torch.empty(0, 0)
+    vectors = coordinates = torch.empty(0, 0, dtype=torch.float32)
     if span.start < span.stop:
         own = table.select(np.arange(span.start, span.stop))
         images = Images(own, model.network.input.resize, squash=model.network.input.squash)
@@ -77,7 +77,7 @@ def _embedded(
 def _of_all(own: Tensor, n: int, ranks: Ranks) -> Tensor:
     """Return the rows of all ranks; one that has none learns from the first how wide they are."""
     width = ranks.told(own.shape[1])
-    return ranks.gather(own.cpu() if len(own) else torch.empty(0, width), n)
+    return ranks.gather(own.cpu() if len(own) else torch.empty(0, width, dtype=torch.float32), n)
 
 
 def known_ids(gallery: Gallery) -> set[int]:

@@ -10,11 +10,14 @@ from torch.nn.functional import embedding_bag, normalize
 from nngk.errors import InputError
 from nngk.metrics.inputs import TILE, class_numbers, matrix, numbers
 from nngk.ranks import ALONE, Ranks
+from nngk.search.exact import Exact
 
 SEEDING = 10**7  # points × clusters from which on samples of the points give the start
 LEAST_PER_SEED = 10  # points for each cluster, from which on they may
 POWERS = 3  # of a cluster's covariance, to find its longest direction
 SAMPLES = (8, 4, 2, 2, 2)  # parts of all points: one of so many
+CAREFUL = 1.00001  # bounds closer than this are not trusted: they were rounded
+CACHED = 1 << 20  # elements of rows that are looked at one by one: on a CPU they should stay in its cache
 TABLE = 8192  # points up to which all their distances are kept while seeds are drawn
 
 
@@ -107,12 +110,11 @@ def _start(x: Tensor, k: int, generator: torch.Generator) -> Tensor:
     if len(x) <= enough:
         return _seeds(x, k, generator)
     order = torch.randperm(len(x), generator=generator).to(x.device)
-    centres = _seeds(x[order[: enough // 2]], k, generator)
+    centres = _seeds(x[order[: max(TABLE, LEAST_PER_SEED * k) // 2]], k, generator)
     for part in SAMPLES:
         sample = x[order[: max(enough // 2, len(x) // part)]]
-        moved, nearest = _unknown(sample, centres)
-        nearest = _reassigned(sample, centres, moved, *nearest)
-        centres = _swapped(sample, nearest[0], _means(sample, *nearest, centres))
+        assigned = _assigned(sample, centres)
+        centres = _swapped(sample, assigned.clusters, _means(sample, assigned, centres))
     return centres
 
 
@@ -186,7 +188,7 @@ def _cheapest_merges(means: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
 
 def _halves(x: Tensor, clusters: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
     """Split every cluster across its longest direction; return the halves' means (k, 2, dim) and what that gains."""
-    k, size = len(means), _rows_at_once(means)
+    k, size = len(means), _cached_rows(x)
     counts = torch.bincount(clusters, minlength=k)
     order = clusters.argsort(stable=True)
     starts = counts.cumsum(0) - counts
@@ -204,58 +206,88 @@ def _halves(x: Tensor, clusters: Tensor, means: Tensor) -> tuple[Tensor, Tensor]
     return halves, one * other / (one + other).clamp(min=1) * (halves[:, 0] - halves[:, 1]).square().sum(1)
 
 
+class Assigned(NamedTuple):
+    """The cluster of every point, with bounds that tell which points the next move of the centres can take from it."""
+
+    clusters: Tensor  # (n,)
+    within: Tensor  # (n,): the distance from its centre is at most this
+    beyond: Tensor  # (n,): that from every other centre is at least this
+
+
 def _lloyd(x: Tensor, centres: Tensor, iterations: int, enough: float) -> KMeans:
     """Assign every point to its nearest centre and move the centres to the means, in turns.
 
-    Most centres soon rest: what lies nearest to one of those is compared with the centres that moved, and no others.
+    The centres soon move by little: a point that lies deep inside its cluster is not looked at again.
     """
-    moved, nearest = _unknown(x, centres)
+    assigned = _assigned(x, centres)
     for _ in range(iterations):
-        nearest = _reassigned(x, centres, moved, *nearest)
-        means = _means(x, *nearest, centres)
-        moved = (means != centres).any(1)
-        shift = float((means - centres).square().sum())
+        means = _means(x, assigned, centres)
+        moves = (means - centres).square().sum(1)
         centres = means
-        if shift <= enough:
+        assigned = _reassigned(x, centres, moves.sqrt(), assigned)
+        if float(moves.sum()) <= enough:
             break
-    clusters = _reassigned(x, centres, moved, *nearest)[0]
-    parts = zip(x.split(_rows_at_once(centres)), clusters.split(_rows_at_once(centres)))
+    clusters = assigned.clusters
+    parts = zip(x.split(_cached_rows(x)), clusters.split(_cached_rows(x)))
     return KMeans(clusters, centres, sum(float((p - centres[own]).square().sum().double()) for p, own in parts))
 
 
-def _unknown(x: Tensor, centres: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Return which centres moved, all, and the nearest ones with their scores, as long as nothing is known of them."""
-    everything = centres.new_ones(len(centres), dtype=torch.bool)
-    return everything, (x.new_zeros(len(x), dtype=torch.long), x.new_zeros(len(x)))
+def _assigned(x: Tensor, centres: Tensor) -> Assigned:
+    """Assign every point to the nearest of all centres."""
+    distances, nearest = Exact(centres).search(x, min(2, len(centres)))
+    distances = distances.to(x).sqrt_()
+    beyond = distances[:, 1] if len(centres) > 1 else torch.full_like(distances[:, 0], math.inf)
+    return Assigned(nearest[:, 0].to(x.device), distances[:, 0], beyond)
 
 
-def _reassigned(x: Tensor, centres: Tensor, moved: Tensor, clusters: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the nearest centre of every point and its score, |c|² - 2xc, given those before some centres moved."""
-    norms, which = centres.square().sum(1), moved.nonzero().flatten()
-    clusters, scores = clusters.clone(), scores.clone()
-    many = 2 * len(which) > len(centres)
-    for rows in torch.arange(len(x), device=x.device).split(_rows_at_once(centres)):
-        part, own, score = (each[rows[0] : rows[-1] + 1] for each in (x, clusters, scores))  # views
-        left = moved[own]  # by their own centre
-        if not many and len(which):
-            found, place = torch.addmm(norms[which], part, centres[which].T, alpha=-2).min(1)
-            nearer = ~left & (found < score)
-            score[nearer], own[nearer] = found[nearer], which[place[nearer]]
-        some: Tensor | slice = slice(None) if many else left.nonzero().flatten()
-        score[some], own[some] = torch.addmm(norms, part[some], centres.T, alpha=-2).min(1)
-    return clusters, scores
+def _reassigned(x: Tensor, centres: Tensor, moves: Tensor, before: Assigned) -> Assigned:
+    """Return the nearest centres after each has moved by so much: as :func:`_assigned`, but for looser bounds.
+
+    A point whose bounds stay apart keeps its centre. All points are compared with the few centres that moved farthest,
+    as many as pay off, because the others then widen the bounds by little.
+    """
+    n, k = len(x), len(centres)
+    within, beyond = before.within + moves[before.clusters], before.beyond
+    order = moves.argsort(descending=True, stable=True)
+    widest = torch.cat([moves[order], moves.new_zeros(1)])  # the largest move if that many centres are left out
+    doubtful = torch.searchsorted((beyond - within).sort().values, widest, right=True)
+    costs = torch.arange(k + 1, device=x.device) * n + doubtful * k
+    fast = order[: int(costs.argmin())]
+    if int(costs[len(fast)]) >= n * k:
+        return _assigned(x, centres)
+    beyond = beyond - widest[len(fast)]
+    if len(fast):
+        found = _assigned(x, centres[fast])
+        beyond = torch.minimum(beyond, found.within.where(fast[found.clusters] != before.clusters, found.beyond))
+    clusters = before.clusters.clone()
+    engine = Exact(centres)
+    unsure = within * CAREFUL >= beyond
+    for rows in unsure.nonzero().flatten().split(_cached_rows(x)):
+        within[rows] = (x[rows] - centres[clusters[rows]]).square_().sum(1).sqrt_()
+    unsure = within * CAREFUL >= beyond
+    for rows in unsure.nonzero().flatten().split(_rows_at_once(centres)):
+        if not len(rows):
+            continue
+        distances, nearest = engine.search(x[rows], 2)
+        clusters[rows] = nearest[:, 0].to(x.device)
+        within[rows], beyond[rows] = distances.to(x).sqrt_().unbind(1)
+    return Assigned(clusters, within, beyond)
+
+
+def _cached_rows(x: Tensor) -> int:
+    return max(1, (TILE if x.is_cuda else CACHED) // x.shape[1])
 
 
 def _rows_at_once(centres: Tensor) -> int:
     return max(1, TILE // max(centres.shape))
 
 
-def _means(x: Tensor, clusters: Tensor, scores: Tensor, centres: Tensor) -> Tensor:
+def _means(x: Tensor, assigned: Assigned, centres: Tensor) -> Tensor:
     """Return the clusters' means; an empty cluster moves to a point that lies far from its centre."""
     # Each cluster adds up its own points in their order: the same sums on every run, and nothing of n × dim is made.
-    counts = torch.bincount(clusters, minlength=len(centres))
-    means = embedding_bag(clusters.argsort(stable=True), x, counts.cumsum(0) - counts, mode="mean")
+    counts = torch.bincount(assigned.clusters, minlength=len(centres))
+    means = embedding_bag(assigned.clusters.argsort(stable=True), x, counts.cumsum(0) - counts, mode="mean")
     empty = (counts == 0).nonzero().flatten()
     if len(empty):
-        means[empty] = x[(scores + x.square().sum(1)).topk(len(empty)).indices]
+        means[empty] = x[assigned.within.topk(len(empty)).indices]
     return means

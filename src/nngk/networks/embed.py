@@ -87,14 +87,14 @@ def embed(
         if advance is not None:
             advance(len(part))
     # A clone outside inference mode: an inference tensor could not take part in training later.
-    own = torch.cat(wide).clone() if wide else torch.empty(0, 0)
+    own = torch.cat(wide).clone() if wide else torch.empty(0, 0, dtype=torch.float32)
     return own if ranks.count == 1 else _gathered(own, len(source), torch.device(device), ranks)
 
 
 def _gathered(own: Tensor, n: int, device: torch.device, ranks: Ranks) -> Tensor:
     """Return the rows of all ranks; one that had no image learns from the first how wide they are."""
     width = ranks.told(own.shape[1])
-    return ranks.gather(own if len(own) else torch.empty(0, width, device=device), n)
+    return ranks.gather(own if len(own) else torch.empty(0, width, dtype=torch.float32, device=device), n)
 
 
 def embed_parts(

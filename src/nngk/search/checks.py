@@ -138,7 +138,7 @@ def padded(distances: Any, indices: Any, k: int) -> tuple[Tensor, Tensor]:
     (tensor([[1., inf]]), tensor([[ 4, -1]]))
     """
     n, width = indices.shape
-    d, i = torch.full((n, k), torch.inf), torch.full((n, k), -1)
+    d, i = torch.full((n, k), torch.inf, dtype=torch.float32), torch.full((n, k), -1)
     i[:, :width] = torch.from_numpy(indices.astype(np.int64))
     d[:, :width] = torch.from_numpy(distances.astype(np.float32)).masked_fill(i[:, :width] < 0, torch.inf)
     return d, i

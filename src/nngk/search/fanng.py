@@ -202,7 +202,7 @@ class FANNG:
     def vectors(self, ids: Tensor | Sequence[int]) -> Tensor:
         """Return the points of these indices, as stored."""
         wanted = checked_ids(ids)
-        out = torch.empty(len(wanted), self.dim)
+        out = torch.empty(len(wanted), self.dim, dtype=torch.float32)  # as the core writes it
         with self._reading():
             try:
                 self._index.vectors(wanted, out)

@@ -117,7 +117,7 @@ class Index:
         """Search an engine for more and more neighbours, until ``k`` of them are among the rows."""
         mask = torch.zeros(len(self._ids) + 1, dtype=torch.bool)
         mask[rows] = True  # the last one stands for -1
-        distances, found = torch.full((len(queries), k), torch.inf), torch.full((len(queries), k), -1)
+        distances, found = queries.new_full((len(queries), k), torch.inf), torch.full((len(queries), k), -1)
         waiting = torch.arange(len(queries))
         wanted = min(len(self), int(1.5 * k * len(self) / len(rows)) + 1)
         while len(waiting):
@@ -187,7 +187,7 @@ class Index:
         """
         queries = normalize(x, dim=1) if self.measure == "cosine" else x
         some = next(iter(self._rows.values()))  # in place of what was not found
-        values = torch.empty(found.shape)
+        values = torch.empty(found.shape, dtype=torch.float32)
         for part in torch.arange(len(x)).split(max(1, VALUES // (found.shape[1] * self.dim))):
             rows = found[part].where(found[part] >= 0, some)
             vectors = self._vectors(rows.flatten())[:, : self.dim].view(*rows.shape, self.dim)

@@ -63,5 +63,8 @@ def plain(x: Tensor) -> Tensor:
 
 
 def empty_answer(rows: int, k: int) -> tuple[Tensor, Tensor]:
-    """Return room for squared distances and indices (rows, k)."""
-    return torch.empty(rows, k), torch.empty(rows, k, dtype=torch.long)
+    """Return room for squared distances and indices (rows, k), of the types that the core writes.
+
+    It would write into a copy of anything else, such as tensors of another default type of torch.
+    """
+    return torch.empty(rows, k, dtype=torch.float32), torch.empty(rows, k, dtype=torch.long)

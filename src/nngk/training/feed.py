@@ -63,9 +63,9 @@ def own_share(feed: Feed, network: nn.Module, ranks: Ranks) -> Tensor:
     how: dict[str, Any] = {"device": feed.device, "amp": feed.amp, "first": span.start, "last": span.stop}
     with whole(network):
         parts = list(embed_parts(network, feed.train.source, feed.plain, **how))
-    own = torch.cat(parts).clone() if parts else torch.empty(0, 0)
+    own = torch.cat(parts).clone() if parts else torch.empty(0, 0, dtype=torch.float32)
     width = ranks.told(own.shape[1])
-    return own if len(own) else torch.empty(0, width, device=feed.device)
+    return own if len(own) else torch.empty(0, width, dtype=torch.float32, device=feed.device)
 
 
 def image_feed(

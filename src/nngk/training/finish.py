@@ -35,7 +35,7 @@ def finish(run: Run, seconds: float, measured: Model | None = None) -> Model:
     """
     run.bank = run.bank.whole()
     if is_sharded(run.network):
-        all_of_it = gathered(run.network)
+        all_of_it = gathered(run.network, run.ranks)
         run.trainee = run.network = network_of(run.settings).to(run.device)
         run.network.load_state_dict(all_of_it)
     narrow(run)

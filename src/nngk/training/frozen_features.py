@@ -43,7 +43,7 @@ def _together(file: Path, count: int, parts_from: PartsFrom, ranks: Ranks) -> Te
     span = ranks.span(count)
     own = _computed(_of_rank(file, ranks), span.start, span.stop, parts_from, lambda more: None)
     width = ranks.told(own.shape[1])
-    rows = ranks.gather(own if len(own) else torch.empty(0, width), count)
+    rows = ranks.gather(own if len(own) else torch.empty(0, width, dtype=torch.float32), count)
     if ranks.first:
         write_tensors(file, {"features": rows})
         _clear(file)
@@ -79,7 +79,7 @@ def _computed(file: Path, first: int, last: int, parts_from: PartsFrom, advance:
                 keep()
     finally:  # also when it is interrupted
         keep()
-    return torch.cat(done) if done else torch.empty(0, 0)
+    return torch.cat(done) if done else torch.empty(0, 0, dtype=torch.float32)
 
 
 def _clear(file: Path) -> None:

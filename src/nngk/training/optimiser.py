@@ -8,6 +8,7 @@ from torch import nn
 
 from nngk.errors import InputError
 from nngk.training.settings import Settings
+from nngk.training.sharded_network import by_rows
 
 
 def create_optimiser(
@@ -33,9 +34,11 @@ def create_optimiser(
         )
     for group in groups:
         group["base_lr"] = group["lr"]
-    fused = all(p.is_cuda for g in groups for p in g["params"])
+    learned = [p for g in groups for p in g["params"]]
+    fused = all(p.is_cuda for p in learned)
     if settings.optimiser == "sgd":
-        return torch.optim.SGD(groups, lr=own, momentum=settings.momentum, fused=fused)
+        shared = any(by_rows(p) for p in learned)  # PyTorch has no fused step of SGD for these
+        return torch.optim.SGD(groups, lr=own, momentum=settings.momentum, fused=fused and not shared)
     return torch.optim.AdamW(groups, lr=own, fused=fused)
 
 

@@ -77,6 +77,7 @@ class Run:
     stage: Stage = unprofiled
     ailing: bool = False  # whether a person was told what keeps it from learning
     ranks: Ranks = ALONE  # the processes that train it together
+    coming: Tensor | None = None  # the indices of the batch after this step's, where several ranks are told ahead
 
     def __post_init__(self) -> None:
         self.at.data = fingerprint(self.split)

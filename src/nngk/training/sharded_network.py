@@ -6,11 +6,12 @@ PyTorch has for this takes a second to import, and is imported where a network i
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from nngk.errors import InputError
@@ -29,27 +30,61 @@ def shards_network(settings: Settings, network: nn.Module, device: torch.device,
     wanted = settings.shard_network
     if ranks.count == 1 or wanted is False or settings.freeze:
         return False
-    possible = not (device.type == "cuda" and ranks.via_cpu) and not settings.background
-    if wanted and not possible:
+    if wanted and settings.background:
         raise InputError(
-            "The network can be shared out (--shard-network) over CPUs or over GPUs of their own, and without "
-            "--background: its refresh would need a whole copy of the network beside it."
+            "The network can be shared out (--shard-network) without --background: its refresh would need a whole copy "
+            "of the network beside it."
         )
+    # Ranks that share a GPU send by way of the host, which is slow: only where that was asked for.
+    possible = not (device.type == "cuda" and ranks.via_cpu) and not settings.background
     size = BYTES * sum(p.numel() for p in network.parameters())
     return bool(wanted) or (possible and ranks.any(size > memory_share(device) / 2))
 
 
 def sharded(network: nn.Module, device: torch.device, ranks: Ranks) -> nn.Module:
     """Return the network, changed in place: its parameters are now this rank's rows of them."""
-    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard
 
     network.to(memory_format=torch.contiguous_format)  # rows are cut from what lies in one piece
     if not ranks.via_cpu and not getattr(network, "batchnorm_frozen", False):
         network = nn.SyncBatchNorm.convert_sync_batchnorm(network)
     # One unit: some parts of a network are also called by themselves, and each unit would wait for its own gathering.
-    fully_shard(network, mesh=init_device_mesh(device.type, (ranks.count,)), reshard_after_forward=False)
+    assert dist.group.WORLD is not None
+    mesh = DeviceMesh.from_group(dist.group.WORLD, device.type)
+    unit: Any = fully_shard(network, mesh=mesh, reshard_after_forward=False)
+    if ranks.via_cpu and hasattr(unit, "set_custom_all_gather"):  # from PyTorch 2.9 on
+        unit.set_custom_all_gather(_Gathering(ranks))
+        unit.set_custom_reduce_scatter(_Reducing(ranks))
+    elif ranks.via_cpu and device.type == "cuda":
+        raise InputError("Ranks that share a GPU can share out a network (--shard-network) from PyTorch 2.9 on.")
     return network
+
+
+class _Gathering:
+    """How FSDP2 makes rows whole: here as tensors that may travel through the memory of the host."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks = ranks
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> None:
+        parts = self.ranks.gather_parts(input_tensor, [len(input_tensor)] * self.ranks.count)
+        output_tensor.copy_(torch.cat(parts))
+
+
+class _Reducing(_Gathering):
+    """How it adds up the rows of gradients: each rank those that it holds, in the order of the ranks."""
+
+    def __call__(  # type: ignore[override]
+        self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False
+    ) -> None:
+        count = self.ranks.count
+        each = [len(output_tensor)] * count
+        total = self.ranks.exchange(input_tensor, each, each).view(count, -1).sum(0)
+        output_tensor.copy_(total / count if op == dist.ReduceOp.AVG else total)
 
 
 def stepping(network: nn.Module, ranks: Ranks) -> Callable[[Tensor], Tensor]:
@@ -128,6 +163,11 @@ def held_like(tensor: Tensor, like: Tensor) -> Tensor:
     return DTensor.from_local(rows, like.device_mesh, like.placements, **how)
 
 
-def gathered(network: nn.Module) -> dict[str, Tensor]:
+def in_full(tensor: Tensor, ranks: Ranks) -> Tensor:
+    """Return all of a tensor of which each rank may hold some rows."""
+    return ranks.gather(local(tensor), len(tensor)) if by_rows(tensor) else tensor
+
+
+def gathered(network: nn.Module, ranks: Ranks) -> dict[str, Tensor]:
     """Return all tensors of a network, whole, on every rank."""
-    return {name: t.full_tensor() if by_rows(t) else t for name, t in network.state_dict().items()}
+    return {name: in_full(tensor, ranks) for name, tensor in network.state_dict().items()}

@@ -17,7 +17,9 @@ def take_step(run: Run, images: Tensor, labels: Tensor, indices: Tensor) -> Tens
     settings, step = run.settings, run.at.step
     with run.stage("refresh"):
         run.objective.before_step(step, run.trainee)
-        run.bank.ask_ahead(indices)
+        # What the next step needs is on its way while this one computes, unless the bank is new by then.
+        following = () if run.coming is None or run.refresher.renews_before(step + 1) else (run.coming,)
+        run.bank.ask_ahead(indices, *following)
     seed_share(settings.seed, step, run.ranks)  # dropout of this step, whether or not the run was stopped before it
     set_rate(run.optimiser, rate(step, run.total_steps, settings))
     with run.stage("forward"), torch.autocast(run.device.type, torch.bfloat16, enabled=run.amp):

@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
+from itertools import chain, pairwise
 from typing import Any
 
 import torch
@@ -35,14 +36,17 @@ def step_batches(run: Run, upcoming: Sequence[Tensor]) -> Batches:
         device=run.device,
         threads=run.settings.threads,
     )
-    return coming if ranks.count == 1 else _whole(coming, upcoming, feed.train.labels.to(run.device))
+    return coming if ranks.count == 1 else _whole(run, coming, upcoming)
 
 
-def _whole(coming: Batches, upcoming: Iterable[Tensor], labels: Tensor) -> Batches:
-    """Yield the images of a share with the labels and indices of its whole batch."""
+def _whole(run: Run, coming: Batches, upcoming: Sequence[Tensor]) -> Batches:
+    """Yield the images of a share with the labels and indices of its whole batch; the run knows those that follow."""
+    labels = run.feed.train.labels.to(run.device)
+    all_indices = (placed(batch, labels.device) for batch in upcoming)
     with closing(coming):
-        for (images, _, _), batch in zip(coming, upcoming):
-            indices = placed(batch, labels.device)
+        for (images, _, _), (indices, following) in zip(coming, pairwise(chain(all_indices, [None]))):
+            assert indices is not None  # only the last has none after it
+            run.coming = following
             yield images, labels[indices], indices
 
 
