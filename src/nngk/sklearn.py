@@ -14,7 +14,7 @@ from nngk.errors import InputError, MissingExtra
 from nngk.kernel.formulas import attention_difference, log_kernels
 from nngk.kernel.predict import Prediction, predict, predictions
 from nngk.kernel.sigma import best_sigma
-from nngk.model.adding import added_log_weight, freshness
+from nngk.model.adding import added_log_weight
 from nngk.model.classes import Classes, drawn_together
 from nngk.model.pretend import learn_familiar
 from nngk.model.unknown import Familiar, measured
@@ -265,7 +265,6 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):
         old = self.labels_[: len(self.centres_)]
         weights = np.zeros(len(X), dtype=X.dtype)
         theta, centres = self._tensor(self.log_weights_), self._tensor(self.centres_)
-        taught = 0
         for label in np.unique(labels):
             rows = labels == label
             if (old == label).any():
@@ -274,8 +273,7 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):
             new = self._tensor(X[rows])
             usual = float(theta.logsumexp(0)) - math.log(len(np.unique(old)) * len(new))  # of a class, in all
             ask = self._engine, centres, theta, self.sigma_, new, self._k(), usual
-            weights[rows] = added_log_weight(*ask, fresh=freshness(len(np.unique(old)), taught))
-            taught += 1
+            weights[rows] = added_log_weight(*ask)
             added[rows] = drawn_together(new).cpu().numpy()
         return added, weights
 

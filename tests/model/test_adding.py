@@ -9,17 +9,8 @@ import torch
 
 from nngk import Model
 from nngk.errors import InputError
-from nngk.model.adding import added_log_weight, balanced_weight, freshness, taken_over
-from nngk.model.classes import (
-    Classes,
-    first_of_each,
-    merged,
-    renamed,
-    similar_name,
-    usual_weight,
-    with_images,
-    without_class,
-)
+from nngk.model.adding import BOLDNESS, added_log_weight, taken_over
+from nngk.model.classes import Classes, first_of_each, merged, renamed, similar_name, with_images, without_class
 from small_models import small_model
 
 
@@ -52,7 +43,7 @@ def loss(known, rows, sigma, t):
         others = drawn([x[j] for j in range(n) if j != i])
         own = math.exp(t) * n / (n - 1) * sum(kernel(x[i], other) for other in others)
         old = sum(math.exp(theta[j]) * kernel(x[i], c[j]) for j in range(len(c)))
-        total -= (1 + 3 * 5 / (5 + n)) * math.log(own / (own + old))
+        total -= math.log(own / (own + old))
     for i in range(len(c)):
         held = sum(math.exp(theta[j]) * kernel(c[i], c[j]) for j in range(len(c)) if j != i)
         reached = math.exp(t) * sum(kernel(c[i], new) for new in drawn(list(x)))
@@ -60,14 +51,16 @@ def loss(known, rows, sigma, t):
     return total
 
 
-def solved(known, rows):
-    return added_log_weight(known.kernels, known.positions, known.theta, 1.0, rows, len(known.centres), usual=0.0)
+def balanced(known, rows):
+    """The weight with the least loss: where the usual one is the same, there is nothing between them."""
+    ask = (known.kernels, known.positions, known.theta, 1.0, rows, len(known.centres))
+    return added_log_weight(*ask, usual=0.0) / (1 - BOLDNESS)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_no_other_weight_has_a_lower_loss(seed):
     known, rows = neighbours(seed)
-    found = solved(known, rows)
+    found = balanced(known, rows)
     least = loss(known, rows, 1.0, found)
     assert all(least <= loss(known, rows, 1.0, found + step) + 1e-9 for step in (-2, -0.1, -0.01, 0.01, 0.1, 2))
 
@@ -79,44 +72,12 @@ def test_one_image_or_no_classes_leave_nothing_to_solve():
     assert added_log_weight(empty.engine, empty.centres, empty.theta, 1.0, rows, 10, 0.7) == 0.7
 
 
-def test_new_images_that_count_for_more_make_a_class_bolder():
-    own, rivals = torch.zeros(5).double(), torch.linspace(-1, 3, 5).double()
-    reached, held = torch.zeros(40).double(), torch.linspace(-1, 4, 40).double()
-    weights = [balanced_weight(own, rivals, reached, held, times) for times in (1.0, 2.5, 8.0)]
-    assert weights == sorted(weights) and weights[2] - weights[0] > 0.5
-    # As if each new image were there twice.
-    twice = balanced_weight(own.repeat(2), rivals.repeat(2), reached, held)
-    assert balanced_weight(own, rivals, reached, held, 2.0) == pytest.approx(twice)
-
-
-def test_a_class_after_many_others_is_less_bold_and_goes_towards_the_usual_weight():
+def test_the_weight_lies_between_the_balanced_and_the_usual_one():
     known, rows = neighbours()
     ask = (known.kernels, known.positions, known.theta, 1.0, rows, len(known.centres))
-    solved = [added_log_weight(*ask, usual=0.0, fresh=fresh) / (2 + fresh) * 3 for fresh in (0.0, 0.3, 0.6, 1.0)]
-    assert solved == sorted(solved) and solved[-1] > solved[0]
-    assert added_log_weight(*ask, usual=9.0, fresh=0.0) == pytest.approx(solved[0] + (9.0 - solved[0]) / 3)
-    shares = [freshness(20, taught) for taught in range(6)]
-    assert shares[0] == 1 and shares[2] == 0.5 and shares == sorted(shares, reverse=True)
-
-
-def test_a_model_counts_the_classes_that_it_was_taught():
-    model = small_model()
-    photos = list(np.random.default_rng(0).integers(0, 256, (5, 12, 12, 3), dtype=np.uint8))
-    before = model.classes
-    model.add("first", photos)
-    own = model.theta[model.labels == 3][0] - added_weight(before, model, photos, fresh=1.0)
-    before = model.classes
-    model.add("second", [255 - photo for photo in photos])
-    later = model.theta[model.labels == 4][0]
-    expected = added_weight(before, model, [255 - photo for photo in photos], fresh=0.3 / 1.3)
-    assert abs(float(own)) < 1e-4 and float(later) == pytest.approx(expected, abs=1e-4)
-
-
-def added_weight(known, model, photos, fresh):
-    ask = (known.kernels, known.centres, known.theta, model.sigma, model.embed(photos))
-    usual = usual_weight(known, "new", len(photos))
-    k = model.n_neighbours or len(known.centres)
-    return added_log_weight(*ask, k, usual, known.positions, known.drawn, fresh)
+    solved = balanced(known, rows)
+    for usual in (solved - 3, solved, solved + 3):
+        assert added_log_weight(*ask, usual=usual) == pytest.approx(solved + BOLDNESS * (usual - solved))
 
 
 def test_kernels_of_a_class_that_was_added_are_drawn_together():

@@ -15,7 +15,7 @@ from nngk.gallery.known import Known
 from nngk.gallery.references import References, reference_ids
 from nngk.kernel.predict import Prediction, answer
 from nngk.model import Answer, Evidence, Model
-from nngk.model.adding import added_log_weight, freshness
+from nngk.model.adding import added_log_weight
 from nngk.model.answers import composed_answers, evidence_at
 from nngk.model.classes import Classes, first_of_each, require_class, require_new, require_two
 from nngk.model.features import Described
@@ -196,9 +196,7 @@ class GalleryModel:
             # All that counts for the weight: the references around the new ones, and those around these.
             around = self._classes(self._nearest(near.vectors, k + 1))
             args = around.centres, around.theta, self.model.sigma, rows, k, weight
-            trained = int(self._is_trained.sum())
-            fresh = freshness(trained, len(self.class_names) - trained)
-            weight = added_log_weight(around.engine, *args, fresh=fresh)
+            weight = added_log_weight(around.engine, *args)
         coordinates = None if space is None else space.coordinates(seen.features[chosen])
         sources = [name_of(shown.pictures[i], name, i) for i in chosen.tolist()]
         taken = self.known.classes[name].sources if name in self.known.classes else ()

@@ -7,14 +7,12 @@ from torch import Tensor
 
 from nngk.kernel.formulas import log_kernels, squared_distances
 from nngk.kernel.predict import answer
-from nngk.model.classes import FEW, Classes, drawn_together
+from nngk.model.classes import Classes, drawn_together
 from nngk.search import Engine
 
-# How much more than an old image the only new one would count. Five count 2.5 each; if they counted 3, five new classes
-# of birds or flowers would cost the known ones nearly a point.
-BOLDNESS = 3.0
-MANY = 0.1  # taught classes, for each trained one, that halve the boldness of the next: what each takes adds up
-TOWARDS = 1 / 3  # how far the weight of a class that comes after very many goes towards what an average class has
+# How far a new class's weight goes from what serves all images to what an average class has: at half way five new birds
+# cost the known ones more than a point.
+BOLDNESS = 1 / 3
 LIMIT = 50.0  # of a log weight: beyond it nothing changes any more
 
 
@@ -28,17 +26,15 @@ def added_log_weight(
     usual: float,
     positions: Tensor | None = None,
     drawn: float = 0.0,
-    fresh: float = 1.0,
 ) -> float:
     """Return θ of the new centres of one class, whose images are ``rows`` (n, dim).
 
-    It has the least leave-one-out loss, summed over the new images, each left out in turn, and over the old ones around
-    them, which the new class may take from theirs. The old ones are many and would silence a class that was shown in a
-    few, so that new images count for more (:func:`counted`), the more so the more ``fresh`` the model is
-    (:func:`freshness`). Where many classes were taught before, the weight goes towards the ``usual`` one of a class
-    instead. A single image leaves none to recognise it by: its class has that one. ``centres`` are the old images,
-    which ``engine`` finds at the ``positions`` of their kernels (the images themselves, where none are given); the new
-    kernels are drawn together, by the share ``drawn`` at least.
+    It lies between two numbers. One has the least leave-one-out loss, summed over the new images, each left out
+    in turn, and over the old ones around them, whose class the new one may take from them: it is fair to every image,
+    and the old images are many, so that it would silence a class that was shown in a few. The other is the ``usual``
+    weight of a class, which is fair to every class. A single image leaves none to recognise it by: its class has the
+    usual weight. ``centres`` are the old images, which ``engine`` finds at the ``positions`` of their kernels (the
+    images themselves, where none are given); the new kernels are drawn together, by the share ``drawn`` at least.
     """
     if len(rows) < 2 or not len(centres):
         return usual
@@ -48,8 +44,8 @@ def added_log_weight(
     rivals = _log_sums(squared, sigma, theta[found.clamp(min=0)])  # what the old centres say at each new image
     reached = _log_sums(_squared(centres[near], drawn_together(rows, drawn)), sigma)
     held = _held(engine, centres, centres if positions is None else positions, theta, sigma, near, k)
-    solved = balanced_weight(_own(rows, sigma, drawn), rivals, reached, held, counted(len(rows), fresh))
-    return solved + (usual - solved) * TOWARDS * (1 - fresh)
+    balanced = balanced_weight(_own(rows, sigma, drawn), rivals, reached, held)
+    return balanced + (usual - balanced) * BOLDNESS
 
 
 def _own(rows: Tensor, sigma: float, drawn: float) -> Tensor:
@@ -65,29 +61,10 @@ def _squared(x: Tensor, y: Tensor) -> Tensor:
     return torch.cdist(x.double(), y.double()).square()
 
 
-def counted(images: int, fresh: float = 1.0) -> float:
-    """Return for how many old images each of so many new ones of a class counts: fewer, the more there are.
+def balanced_weight(own: Tensor, rivals: Tensor, reached: Tensor, held: Tensor) -> float:
+    """Return the t with the least ``Σ ln(1 + exp(rivals - own - t)) + Σ ln(1 + exp(reached + t - held))``.
 
-    >>> counted(5), counted(5, fresh=0.5), round(counted(100), 2)
-    (2.5, 1.75, 1.14)
-    """
-    return 1 + BOLDNESS * fresh * FEW / (FEW + images)
-
-
-def freshness(trained: int, taught: int) -> float:
-    """Return a share that is one where no class was taught, and falls with those that were, for so many trained ones.
-
-    >>> freshness(100, 0), freshness(100, 10), round(freshness(6, 3), 2)
-    (1.0, 0.5, 0.17)
-    """
-    return trained * MANY / (trained * MANY + taught) if trained else 0.0
-
-
-def balanced_weight(own: Tensor, rivals: Tensor, reached: Tensor, held: Tensor, times: float = 1.0) -> float:
-    """Return the t with the least ``c Σ ln(1 + exp(rivals - own - t)) + Σ ln(1 + exp(reached + t - held))``.
-
-    The sums are over new images, each of which counts c ``times``, and over old ones. The loss is convex in t, so
-    its slope is bisected.
+    The sums are over new images and over old ones. The loss is convex in t, so its slope is bisected.
 
     >>> round(balanced_weight(*(torch.tensor([x]).double() for x in (0.0, 3.0, 0.0, 1.0))), 6)
     2.0
@@ -95,7 +72,7 @@ def balanced_weight(own: Tensor, rivals: Tensor, reached: Tensor, held: Tensor, 
     low, high = -LIMIT, LIMIT
     while high - low > 1e-9:
         middle = (low + high) / 2
-        slope = torch.sigmoid(reached + middle - held).sum() - times * torch.sigmoid(rivals - own - middle).sum()
+        slope = torch.sigmoid(reached + middle - held).sum() - torch.sigmoid(rivals - own - middle).sum()
         low, high = (low, middle) if slope > 0 else (middle, high)
     return (low + high) / 2
 
