@@ -15,7 +15,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean, pstdev
+from statistics import mean, stdev
 
 from nngk.experiments.record import read_rows
 
@@ -48,7 +48,11 @@ def table(rows: list[dict[str, str]], value: str, by: str) -> str:
 
 def _told(values: list[float]) -> str:
     """Return the mean, with the deviation where there are several seeds."""
-    return f"{mean(values):.1f}" + (f" ± {pstdev(values):.1f}" if len(values) > 1 else "") if values else ""
+    return f"{mean(values):.1f}" + (f" ± {_deviation(values):.1f}" if len(values) > 1 else "") if values else ""
+
+
+def _deviation(values: list[float]) -> float:
+    return stdev(values) if len(values) > 1 else 0.0
 
 
 def comparison(rows: list[dict[str, str]], value: str, by: str) -> str:
@@ -61,7 +65,7 @@ def comparison(rows: list[dict[str, str]], value: str, by: str) -> str:
         if ours is None or not both:
             continue
         gaps = {c: mean(cells[ours, c]) - mean(cells[other, c]) for c in both}
-        behind = [f"{c} by {-gap:.1f}" for c, gap in gaps.items() if -gap > pstdev(cells[other, c])]
+        behind = [f"{c} by {-gap:.1f}" for c, gap in gaps.items() if -gap > _deviation(cells[other, c])]
         lead = mean(gaps.values())
         said = f"{'ahead of' if lead > 0 else 'behind'} {other} by {abs(lead):.1f} in the mean"
         lines.append(f"- {said}{'; behind on ' + ', '.join(behind) if behind else ''}")

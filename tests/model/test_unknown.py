@@ -165,7 +165,10 @@ def test_an_image_is_compared_by_the_measures_that_it_has():
     assert float(shares[0]) < 0.05 and float(shares[1]) == pytest.approx(0.5, abs=0.05)
     alone = familiar.alike({"closeness": asked["closeness"][:1], "density": asked["density"][:1]})
     assert float(shares[0]) == float(alone)
-    assert float(familiar.alike({name: torch.full((1,), torch.nan) for name in values} | {"density": nan[1:]})) > 0.4
+    nothing = {name: torch.full((1,), torch.nan) for name in values}
+    assert float(familiar.alike(nothing | {"density": nan[1:]})) > 0.4
+    assert float(familiar.alike(nothing)) == 0  # an image without any value is like nothing
+    assert float(familiar.score(familiar.alike(nothing))) == 1
 
 
 def test_ranks_of_the_parts_are_added():

@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 
 from nngk.data import FlatPictures, centre_crop, fitted, read_images, squares
+from nngk.errors import InputError
 from nngk.files import write_record
 from nngk.model.evaluate import evaluate_model
 from nngk.model.model import Model
@@ -107,7 +108,6 @@ def test_batches_in_one_memory_are_those_of_the_files(photos, tmp_path):
 def test_training_crops_are_cut_from_larger_images(photos, tmp_path):
     plain, sharp = (make_run(photos, tmp_path / f"run-{side}", detail=side) for side in (None, 64))
     assert plain.feed.detailed is None
-    assert make_run(photos, tmp_path / "run-small", detail=4).feed.detailed is None  # smaller than what is read
     rows = sharp.index_batches(0)[0]
     images, labels, indices = next(step_batches(sharp, [rows]))
     larger = [fitted(sharp.split.train.paths[row], 64) for row in rows.tolist()]
@@ -116,3 +116,12 @@ def test_training_crops_are_cut_from_larger_images(photos, tmp_path):
     assert torch.equal(labels, sharp.feed.train.labels[rows]) and torch.equal(indices, rows)
     # Centres are what is read.
     assert torch.equal(sharp.embed(sharp.feed.train), plain.embed(plain.feed.train))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"detail": 4}, "must be more than"), ({"crop": "random"}, "resized crops"), ({"freeze": True}, "frozen network")],
+)
+def test_larger_images_that_would_not_help_are_refused(changes, words, photos, tmp_path):
+    with pytest.raises(InputError, match=words):
+        make_run(photos, tmp_path / "run", **{"detail": 64, **changes})

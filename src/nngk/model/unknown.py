@@ -121,7 +121,10 @@ class Familiar:
         for pattern in given.unique(dim=0):
             rows = (given == pattern).all(1)
             left = [part for part, there in zip(parts, pattern.tolist()) if there] or [self._instead(measured)]
-            shares[rows] = self._alike({part: measured[part].cpu()[rows] for part in left}, left).double()
+            values = {part: measured[part].cpu()[rows] for part in left}
+            # What has no value at all is like nothing.
+            nothing = torch.stack([value.isnan() for value in values.values()]).any(0)
+            shares[rows] = self._alike(values, left).double().masked_fill(nothing, 0.0)
         return shares
 
     def _instead(self, measured: Measured) -> str:

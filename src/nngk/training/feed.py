@@ -14,6 +14,7 @@ from nngk.data import Augmentation, BatchSource, Images, ImageTable, Split, cent
 from nngk.data.packs.keys import picture_keys
 from nngk.data.packs.place import image_cache, use_cache
 from nngk.data.resident import Resident, kept
+from nngk.errors import InputError
 from nngk.networks import EmbeddingNetwork, InputSpec
 from nngk.networks.embed import Rows, embed, embed_parts, untransformed
 from nngk.progress import say, task, watch
@@ -87,8 +88,22 @@ def image_feed(
 
 
 def has_detail(spec: InputSpec, settings: Settings) -> bool:
-    """Return whether training crops are cut from larger pictures than those that are read."""
-    return not settings.freeze and (settings.detail or 0) > spec.resize
+    """Return whether training crops are cut from larger images than those that are read.
+
+    Raise InputError where that was asked for and would make no difference, or another one than sharper crops.
+    """
+    if settings.detail is None:
+        return False
+    if settings.freeze:
+        raise InputError("'detail' is for training crops, and a frozen network is shown none: leave it at 'none'.")
+    if settings.crop != "resized":
+        raise InputError(f"'detail' needs resized crops: one that is {settings.crop!r} would show less of the image.")
+    if settings.detail <= spec.resize:
+        raise InputError(
+            f"'detail' must be more than the {spec.resize} pixels of the shorter side that is read; "
+            f"got {settings.detail}."
+        )
+    return True
 
 
 def augmentation(spec: InputSpec, settings: Settings) -> Augmentation:

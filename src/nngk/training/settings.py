@@ -182,8 +182,8 @@ class Settings:
     detail: int | None = setting(
         None,
         IMAGES,
-        "Cut training crops from images whose shorter side has this many pixels, where that is more than 'resize': "
-        "resized crops of small windows are sharper then. With 'none' they are cut from the images as they are read.",
+        "Cut resized crops from images whose shorter side has this many pixels, more than 'resize': those of small "
+        "windows are sharper then. With 'none' they are cut from the images as they are read.",
         least=1,
         empty="none",
     )

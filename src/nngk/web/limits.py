@@ -79,7 +79,11 @@ class Gate:
     async def _with_body(self, scope: Scope, receive: Receive, send: Send, headers: dict[bytes, str]) -> None:
         refused = self._refused(scope, headers)
         if refused is not None:
-            if b"expect" not in headers:  # who asks first has not sent it yet, and is not to
+            if (
+                headers.get(b"expect", "").lower() == "100-continue"
+            ):  # the body has not been sent yet, and should not be
+                send = _closing(send)
+            else:
                 await _discard(receive)
             await refused(scope, receive, send)
             return
@@ -101,6 +105,18 @@ class Gate:
         if length.isdecimal() and int(length) > self.limits.body:
             return refusal(413, _TOO_LONG.format(self.limits.body), {"Connection": "close"})
         return None
+
+
+def _closing(send: Send) -> Send:
+    """Return ``send`` for a connection that ends with its answer: a body that never comes must not be waited for."""
+
+    async def sent(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            others = [(name, value) for name, value in message["headers"] if name.lower() != b"connection"]
+            message = {**message, "headers": [*others, (b"connection", b"close")]}
+        await send(message)
+
+    return sent
 
 
 _TOO_LONG = "The request is too long: at most {:,} bytes are read."
