@@ -114,7 +114,7 @@ def test_a_table_has_means_over_seeds(here):
             ("theirs", "b", ""),
         ]
     ]
-    lines = ["| method | a | b | mean |", "|---|---|---|---|", "| ours | 60.0 ± 10.0 | 100.0 | 80.0 |"]
+    lines = ["| method | a | b | mean |", "|---|---|---|---|", "| ours | 60.0 ± 14.1 | 100.0 | 80.0 |"]
     assert table(rows, "auroc", "dataset").splitlines() == lines
     rows += [{"method": "theirs", "dataset": "a", "auroc": value} for value in ("0.63", "0.65")]
     rows += [{"method": "theirs", "dataset": "b", "auroc": "0.9"}]

@@ -79,9 +79,7 @@ class Gate:
     async def _with_body(self, scope: Scope, receive: Receive, send: Send, headers: dict[bytes, str]) -> None:
         refused = self._refused(scope, headers)
         if refused is not None:
-            if (
-                headers.get(b"expect", "").lower() == "100-continue"
-            ):  # the body has not been sent yet, and should not be
+            if headers.get(b"expect", "").lower() == "100-continue":  # the body was not sent, and should not be
                 send = _closing(send)
             else:
                 await _discard(receive)
