@@ -1,5 +1,6 @@
 """When a network or a bank is shared out over the ranks; that it learns alike is shown in test_together.py."""
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -7,8 +8,10 @@ import torch
 from torch import nn
 
 from nngk.errors import InputError
+from nngk.networks import create_network
 from nngk.ranks import ALONE, Ranks
 from nngk.training import build, sharded_network
+from nngk.training.distributed import synced
 from nngk.training.settings import Settings
 from nngk.training.sharded_network import held_like, is_sharded, local, shards_network, whole
 
@@ -67,3 +70,38 @@ def test_a_bank_is_shared_out_where_a_copy_takes_more_than_a_quarter_of_the_memo
     for changes in ({"bank": "replicated"}, {"loss": "softmax"}, {"n_neighbours": 0}):
         assert not build.is_sharded(replace(settings, **changes), m, dim, CPU, two)
     assert not build.is_sharded(settings, m, dim, CPU, ALONE)
+
+
+@pytest.mark.parametrize("name", ["efficientnet-lite0", "resnet50", "timm/efficientnet_lite0"])
+@pytest.mark.thorough
+def test_a_network_whose_statistics_are_of_all_ranks_is_the_same_network(name, monkeypatch):
+    """What is joined to a BatchNorm, as the activation of the default network, stays there, and so do its numbers."""
+    if name.startswith("timm/"):
+        pytest.importorskip("timm")
+    torch.manual_seed(0)
+    network = create_network(name, dim=4, weights="random", layers=1)
+    norms = [module for module in network.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    for norm in norms:
+        norm.running_mean.normal_(0, 0.1)
+        norm.running_var.uniform_(0.5, 2)
+        nn.init.normal_(norm.weight, 1, 0.1)
+    before, x = copy.deepcopy(network), torch.randn(3, 3, 64, 64)
+    synced(network)
+    kept = [module for module in network.modules() if isinstance(module, nn.SyncBatchNorm)]
+    assert list(map(id, kept)) == list(map(id, norms)) and len(kept) > 40
+    for training in (False, True):
+        network.train(training), before.train(training)
+        torch.manual_seed(1)
+        maps = network.backbone(x)
+        torch.manual_seed(1)
+        assert torch.equal(maps, before.backbone(x))
+    for evaluated in (network, copy.deepcopy(network)):
+        with torch.no_grad():  # taken into the convolutions, where the network knows how
+            assert torch.equal(evaluated.eval().backbone(x), before.eval().backbone(x))
+    assert list(network.state_dict()) == list(before.state_dict())
+    assert all(torch.equal(a, b) for a, b in zip(network.state_dict().values(), before.state_dict().values()))
+    # Every one asks the other ranks, which PyTorch refuses on a CPU.
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    for norm in norms:
+        with pytest.raises(ValueError, match="SyncBatchNorm expected"):
+            norm.train()(torch.zeros(2, norm.num_features, 2, 2))

@@ -7,6 +7,7 @@ itself (θ, σ, a classifier) has the same gradient everywhere. DistributedDataP
 
 import inspect
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -17,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from nngk import progress
@@ -109,16 +111,45 @@ def distributed(trainee: nn.Module, ranks: Ranks) -> nn.Module:
     """
     if ranks.count == 1 or not any(p.requires_grad for p in trainee.parameters()):
         return trainee
-    normed = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in trainee.modules())
+    normed = any(isinstance(module, _BatchNorm) for module in trainee.modules())
     normed = normed and not getattr(trainee, "batchnorm_frozen", False)
     if normed and not ranks.via_cpu:
-        trainee = nn.SyncBatchNorm.convert_sync_batchnorm(trainee)
+        synced(trainee)
     # Statistics of parts differ, and all ranks must embed alike: those of the first rank count.
     known = inspect.signature(DistributedDataParallel).parameters
     buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
     how: dict[str, Any] = {buffers: normed and ranks.via_cpu}
     # A network may have parameters that its embeddings do not depend on: found once, in the first step.
     return DistributedDataParallel(trainee, static_graph=True, gradient_as_bucket_view=True, **how)
+
+
+def synced(network: nn.Module) -> None:
+    """Let every BatchNorm of a network take the statistics of all ranks' images, on GPUs, while it trains.
+
+    PyTorch's own conversion puts new modules in their place, and what a subclass does besides, such as the activation
+    of our default network, is lost. Here each stays what it is, with its parameters and statistics.
+
+    >>> network = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
+    >>> synced(network)
+    >>> isinstance(network[1], nn.BatchNorm2d) and isinstance(network[1], nn.SyncBatchNorm)
+    True
+    """
+    norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
+    kinds = {kind: _synced_kind(kind) for kind in {type(norm) for norm in norms}}
+    for norm in norms:
+        norm.__class__ = kinds[type(norm)]
+        norm.process_group = None  # type: ignore[assignment]  # all ranks
+
+
+def _synced_kind(kind: type[_BatchNorm]) -> type[_BatchNorm]:
+    if issubclass(kind, nn.SyncBatchNorm):
+        return kind
+    timms = sys.modules.get("timm.layers.norm_act")
+    if timms is not None and issubclass(kind, timms.BatchNormAct2d):  # normalises by itself: timm has another for this
+        known: type[_BatchNorm] = timms.SyncBatchNormAct
+        return known
+    # Behind a class of BatchNorm2d in the order of methods: what it calls to normalise is SyncBatchNorm's.
+    return type(f"Synced{kind.__name__}", (kind, nn.SyncBatchNorm), {})
 
 
 def require_eager(compiled: str, ranks: Ranks) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from nngk.errors import InputError
 from nngk.ranks import Ranks
-from nngk.training.distributed import memory_share
+from nngk.training.distributed import memory_share, synced
 from nngk.training.settings import Settings
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def sharded(network: nn.Module, device: torch.device, ranks: Ranks) -> nn.Module
 
     network.to(memory_format=torch.contiguous_format)  # rows are cut from what lies in one piece
     if not ranks.via_cpu and not getattr(network, "batchnorm_frozen", False):
-        network = nn.SyncBatchNorm.convert_sync_batchnorm(network)
+        synced(network)
     # One unit: some parts of a network are also called by themselves, and each unit would wait for its own gathering.
     assert dist.group.WORLD is not None
     mesh = DeviceMesh.from_group(dist.group.WORLD, device.type)
