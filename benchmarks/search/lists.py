@@ -2,8 +2,8 @@
 
     python benchmarks/search/lists.py --n 70000 --dim 128 --k 100 200
 
-Rows: results/search_lists.csv, with what `choose` takes for those points and what it takes by their number alone. Both
-are timed with the building in, in turns.
+Rows: results/search_lists.csv, with what `choose` takes for so many points. Both are timed with the building in,
+in turns.
 """
 
 import torch
@@ -41,8 +41,7 @@ def main() -> None:
             row |= {"exact_seconds": round(exact, 3), "fanng_seconds": round(fanng, 3)}
             row["ratio"] = round(exact / fanng, 3)
             row["recall"] = round(sample_recall(x, done.found, k, given.seed), 4)
-            row["chosen"] = choose(given.n, given.dim, k, x=x).name
-            row["chosen_by_size"] = choose(given.n, given.dim, k).name
+            row["chosen"] = choose(given.n, given.dim, k).name
             print(f"{name:14} k={k}: exact {exact:.2f} s, fanng {fanng:.2f} s ({exact / fanng:.2f} ×)", flush=True)
             append_rows(given.out, [row | provenance(commit=given.commit)])
 

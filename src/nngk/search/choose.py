@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from nngk.errors import InputError
 from nngk.search.adapters.faiss import Faiss
@@ -15,7 +14,6 @@ from nngk.search.engine import Engine
 from nngk.search.exact import Exact
 from nngk.search.fanng import FANNG
 from nngk.search.native import core
-from nngk.search.spread import share_to_look_at
 
 ENGINES = ("auto", "exact", "fanng", "faiss-flat", "faiss-hnsw", "faiss-ivf", "hnswlib", "pynndescent", "usearch")
 # Seconds of one core, measured with benchmarks/search/growth.py (results/search_crossing.csv, search_growth.csv) on a
@@ -30,12 +28,6 @@ FANNG_NEIGHBOUR = 3.25e-7  # and for one entry of its list
 FANNG_GROWTH = 0.38  # the power of n with which all of these grow
 FANNG_FEW = 25_000  # points from which on they do
 FANNG_RECALL = 0.98
-# With a sample of the points: what remains of these where points need look nowhere else, and how many times as much as
-# all pairs it costs to look everywhere. From trials on the families of bench/points.py at 70,000 and 200,000 × 128.
-FANNG_EASY = 0.56
-FANNG_LOOK = 6.0  # among 70,000
-FANNG_LOOK_FALL = 0.7  # the power of n with which it falls, as cells become smaller
-FANNG_LOOK_POINTS = 70_000
 # Points up to which a GPU compares all pairs sooner than a CPU makes a graph.
 GPU_POINTS = 20_000_000
 
@@ -48,11 +40,11 @@ class Choice(NamedTuple):
     recall: float | None
 
 
-def choose(n: int, dim: int, k: int, device: str | torch.device = "cpu", x: Tensor | None = None) -> Choice:
+def choose(n: int, dim: int, k: int, device: str | torch.device = "cpu") -> Choice:
     """Return the engine that finds the k nearest neighbours of all n points first.
 
-    With the points ``x``, a sample of them tells how far each has to look. Without, sizes alone decide, as if classes
-    overlapped.
+    Sizes alone decide, as if classes overlapped. Of points that fill many dimensions, or whose tails are heavy, FANNG
+    finds the lists later than is foretold here, of classes that lie apart sooner.
 
     >>> choose(5_000, 512, 100).name
     'exact'
@@ -65,9 +57,6 @@ def choose(n: int, dim: int, k: int, device: str | torch.device = "cpu", x: Tens
     if core() is None:
         return Choice("exact", f"exact, about {exact:.3g} s of one core: FANNG's compiled core is missing", 1.0)
     graph = n * (FANNG_POINT + FANNG_VALUE * dim + FANNG_NEIGHBOUR * k) * max(1.0, n / FANNG_FEW) ** FANNG_GROWTH
-    if x is not None and len(x) > 1 and FANNG_EASY * graph < exact:
-        fall = (FANNG_LOOK_POINTS / n) ** FANNG_LOOK_FALL
-        graph = FANNG_EASY * graph + FANNG_LOOK * fall * share_to_look_at(x, k) * n * n * dim * EXACT_PAIR
     if exact <= graph:
         return Choice("exact", f"exact, about {exact:.3g} s of one core against {graph:.3g} s for FANNG", 1.0)
     reason = f"FANNG, about {graph:.3g} s of one core against {exact:.3g} s for exact search"

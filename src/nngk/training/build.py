@@ -176,8 +176,7 @@ def choose_search(settings: Settings, bank: CentreBank) -> Choice:
     how = settings.search
     if how == "auto":
         rows = -(-len(bank) // bank.ranks.count) if isinstance(bank, ShardedBank) else len(bank)
-        known = bank.centres if bank.filled and rows == len(bank.centres) else None
-        return choose(max(2, rows), bank.dim, bank.considered, bank.centres.device, known)
+        return choose(max(2, rows), bank.dim, bank.considered, bank.centres.device)
     return Choice(how, f"{how}, as set", 1.0 if how == "exact" else None)
 
 

@@ -9,12 +9,10 @@ import torch
 from torch import Tensor
 
 from nngk.errors import InputError, MissingExtra
-from nngk.experiments.bench.points import family
 from nngk.search import ENGINES, Engine, Exact, choose, create_engine
 from nngk.search.calibration import found_share
 from nngk.search.checks import without_own
 from nngk.search.native import core
-from nngk.search.spread import share_to_look_at
 
 PACKAGES = {
     "faiss-flat": "faiss",
@@ -136,34 +134,6 @@ def test_the_choice_is_the_engine_that_was_measured_to_be_faster() -> None:
             clear += 1
             assert choose(n, dim, 100).name == ("exact" if exact < graph else "fanng"), (n, dim)
     assert clear >= 5
-
-
-@pytest.mark.skipif(core() is None, reason="needs the compiled core")
-@pytest.mark.thorough
-def test_a_sample_of_the_points_tells_which_engine_was_measured_to_be_faster() -> None:
-    with (Path(__file__).parents[3] / "results" / "search_lists.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["k"] == "100" and not 0.9 < float(row["ratio"]) < 1.1]
-    assert {row["family"] for row in rows} >= {"apart", "touching", "heavy tails", "high dimension"}
-    for row in rows:
-        n, dim, faster = int(row["n"]), int(row["dim"]), "fanng" if float(row["ratio"]) > 1 else "exact"
-        for seed in range(2):
-            x = family(row["family"], n, dim, 1, seed=seed).points
-            assert choose(n, dim, 100, x=x).name == faster, row["family"]
-
-
-@pytest.mark.parametrize("k", [1, 10])
-def test_the_share_to_look_at_is_that_of_plain_loops(k: int) -> None:
-    x = torch.randn(120, 5, generator=torch.Generator().manual_seed(k))
-    points = x[torch.randperm(120, generator=torch.Generator().manual_seed(0))].double()
-    squared = (points[:, None] - points[None]).square().sum(2)
-    home, ranks = squared.argmin(1), []  # fewer points than cells: each is the centre of one
-    for i in range(120):
-        for j in sorted(set(range(120)) - {i}, key=lambda j: float(squared[i, j]))[:k]:
-            mine = sum(float(d) < float(squared[i, home[j]]) for d in squared[i])
-            theirs = sum(float(d) < float(squared[j, home[i]]) for d in squared[j])
-            ranks.append(min(mine, theirs))
-    expected = float(torch.tensor(ranks, dtype=torch.float32).quantile(0.98)) / 120
-    assert share_to_look_at(x, k) == pytest.approx(expected, abs=0.01)
 
 
 def test_unknown_names_and_sizes() -> None:
