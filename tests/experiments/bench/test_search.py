@@ -3,6 +3,7 @@
 import csv
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from nngk.errors import InputError
 from nngk.experiments.bench.families import Setting, answered_share, bench_families, least_setting
+from nngk.experiments.bench.peers import Prepared
 from nngk.experiments.bench.points import FAMILIES, Family, class_labels, clustered_features, family
 from nngk.experiments.bench.search import at_recall, bench_search
 from nngk.search.native import core
@@ -83,6 +85,20 @@ def test_families_side_by_side(tmp_path: Path) -> None:
     assert len(rates) == 4 and "hnswlib" in rates[0] and "(1.00)" in rates[0]
     with out.open() as file:
         assert len(list(csv.DictReader(file))) == len(rows)
+
+
+def test_an_engine_is_warmed_up_once_and_outside_of_what_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    def memory(work: Callable[[], Prepared]) -> tuple[Prepared, None]:
+        done.append("built")
+        return work(), None
+
+    monkeypatch.setattr("nngk.experiments.bench.families.warm_up", lambda *_: done.append("warmed up"))
+    monkeypatch.setattr("nngk.experiments.bench.peers.warm_up", lambda *_: done.append("warmed up again"))
+    monkeypatch.setattr("nngk.experiments.bench.families.memory_of", memory)
+    bench_families([("apart", family("apart", 600, 8, 20))], [5], ["fanng"], say=lambda line: None)
+    assert done == ["warmed up", "built"]
 
 
 def test_an_engine_that_does_not_reach_a_recall_has_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nngk.errors import MissingExtra
 from nngk.experiments.bench.memory import memory_of
-from nngk.experiments.bench.peers import PEERS, Prepared, alone, prepare, warm_up
+from nngk.experiments.bench.peers import PEERS, Prepared, alone, built, warm_up
 from nngk.experiments.bench.points import Family
 from nngk.experiments.bench.search import Row
 from nngk.experiments.record import append_rows, provenance
@@ -125,7 +125,7 @@ def _built(
     for peer in peers:
         try:
             warm_up(peer, data.points, threads)
-            engines[peer], memory = memory_of(partial(prepare, peer, data.points, threads, seed, clock))
+            engines[peer], memory = memory_of(partial(built, peer, data.points, threads, seed, clock))
         except MissingExtra as error:
             say(f"{peer}: left out. {error}")
             continue

@@ -80,11 +80,16 @@ def warm_up(name: str, x: Tensor, threads: int) -> None:
 
 
 def prepare(name: str, x: Tensor, threads: int, seed: int, clock: Callable[[], float] = time.perf_counter) -> Prepared:
-    """Build one engine for queries, timed by a clock."""
+    """Build one engine for queries, timed by a clock, after it was compiled."""
+    warm_up(name, x, threads)
+    return built(name, x, threads, seed, clock)
+
+
+def built(name: str, x: Tensor, threads: int, seed: int, clock: Callable[[], float] = time.perf_counter) -> Prepared:
+    """Build one engine for queries, timed by a clock; one that is compiled as it runs was warmed up before."""
     if name not in PEERS:
         raise InputError(f"There is no peer {name!r}; take some of {', '.join(PEERS)}.")
     peer = PEERS[name]
-    warm_up(name, x, threads)
     start = clock()
     engine = peer.make(x.shape[1], 0, threads, seed)
     engine.add(x)
