@@ -72,6 +72,14 @@ def test_points_are_reassigned_as_if_all_centres_were_looked_at(seed):
             assert min(distances) >= float(beyond) - 1e-12
 
 
+def test_an_empty_cluster_moves_to_the_farthest_point_whatever_its_bound_says():
+    x = torch.tensor([[0.0], [1.0], [5.0], [10.0], [12.0]])
+    centres = torch.tensor([[1.0], [11.0], [99.0]])
+    bounds = torch.tensor([9.0, 8.0, 4.5, 7.0, 7.0])  # those of points that were long not looked at have grown
+    assigned = clustering.Assigned(torch.tensor([0, 0, 0, 1, 1]), bounds, torch.zeros(5))
+    assert clustering._means(x, assigned, centres).tolist() == [[2.0], [11.0], [5.0]]
+
+
 def test_centres_that_hardly_move_are_hardly_looked_at(monkeypatch):
     x, _ = blobs(2000, 20, 6, 0.3, 2)
     asked = []

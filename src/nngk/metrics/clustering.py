@@ -283,11 +283,14 @@ def _rows_at_once(centres: Tensor) -> int:
 
 
 def _means(x: Tensor, assigned: Assigned, centres: Tensor) -> Tensor:
-    """Return the clusters' means; an empty cluster moves to a point that lies far from its centre."""
+    """Return the clusters' means; an empty cluster moves to the point that lies farthest from its centre."""
     # Each cluster adds up its own points in their order: the same sums on every run, and nothing of n × dim is made.
     counts = torch.bincount(assigned.clusters, minlength=len(centres))
     means = embedding_bag(assigned.clusters.argsort(stable=True), x, counts.cumsum(0) - counts, mode="mean")
     empty = (counts == 0).nonzero().flatten()
     if len(empty):
-        means[empty] = x[assigned.within.topk(len(empty)).indices]
+        # Bounds grow from move to move: they say of no point that it lies far.
+        parts = zip(x.split(_cached_rows(x)), assigned.clusters.split(_cached_rows(x)))
+        distances = torch.cat([(part - centres[own]).square_().sum(1) for part, own in parts])
+        means[empty] = x[distances.topk(len(empty)).indices]
     return means
