@@ -195,6 +195,7 @@ def test_on_the_command_line(tmp_path):
     done = nngk("audit", folder, "--prune", "0.5", "--out", tmp_path / "half")
     assert done.returncode == 0 and "Traceback" not in done.stderr and "18   " in done.stdout
     assert len(Model.load(tmp_path / "half", "cpu").centres) == 18 and len(Model.load(folder, "cpu").centres) == 36
+    assert Model.load(tmp_path / "half", "cpu").info["pruned_from"] == 36
     run = CliRunner().invoke
     rows = list(csv.DictReader(io.StringIO(run(cli, ["audit", str(folder), "--csv", "--no-photos"]).stdout)))
     assert {row["image"] for row in rows if row["kind"] == "label"} >= set(wrong)

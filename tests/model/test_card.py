@@ -3,9 +3,11 @@
 import os
 
 import pytest
+from click.testing import CliRunner
 
 from faults import survived
 from nngk import Model
+from nngk.cli import cli
 from nngk.model.card import CARD, MARK, interval
 from serving import coloured
 from small_models import small_model
@@ -27,7 +29,16 @@ def test_a_card_says_what_the_model_is_and_follows_its_changes(tmp_path):
         changed.add("owl", [coloured("red", n) for n in range(3)])
         changed.remove("class 0 äöü")
     text = card_of(tmp_path)
-    assert "3 classes, 11 images" in text and "owl (3)" in text and "class 0" not in text
+    assert "3 classes, 11 images" in text and "owl (3)" in text and "class 0" not in text and "pruned" not in text
+
+
+def test_figures_of_a_model_that_was_pruned_since_say_so(tmp_path):
+    model = small_model()
+    model.info |= {"pruned_from": 40}
+    model.save(tmp_path)
+    assert "since it was pruned: then it had 40 centres" in card_of(tmp_path)
+    said = CliRunner().invoke(cli, ["info", str(tmp_path)]).stdout
+    assert "measured before its 40 centres were pruned to 12" in said
 
 
 def test_a_card_of_ones_own_stays(tmp_path):

@@ -119,7 +119,9 @@ def _tell(found: "Audit", top: int) -> None:
 def _prune(m: "Model", count: int, out: Path | None, as_csv: bool, as_json: bool) -> None:
     from nngk.model.pruning import pruned
 
+    before = len(m.centres)
     m.classes, curve = pruned(m.classes, m.sigma, m.n_neighbours, count)
+    m.info["pruned_from"] = m.info.get("pruned_from", before)  # what was measured before was measured with these
     if out is not None:
         m.save(out)
     if as_json:

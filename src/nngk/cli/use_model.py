@@ -284,6 +284,8 @@ def info_command(model: Path, as_json: bool) -> None:
     click.echo(printable(f"  trained on  {m.info.get('data', '?')} for the task {m.info.get('task', '?')}"))
     for name, value in m.info.get("test", {}).items():
         click.echo(printable(f"  test {name.replace('_', ' '):<18} {value:7.2%}"))
+    if m.info.get("test") and "pruned_from" in m.info:
+        click.echo(f"  measured before its {m.info['pruned_from']} centres were pruned to {len(m.centres)}")
     click.echo(printable(f"  {len(counts)} classes:"))
     for name, count in counts.items():
         click.echo(printable(f"    {count:6d}  {name}"))

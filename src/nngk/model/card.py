@@ -113,7 +113,9 @@ def _figures(info: Mapping[str, Any]) -> list[str]:
         counted = n and (name.endswith("accuracy") or name.startswith("recall@"))
         low, high = interval(value, n) if counted else (0.0, 0.0)
         lines.append(f"| {name.replace('_', ' ')} | {value:.2%} | {f'{low:.2%} to {high:.2%}' if counted else ''} |")
-    return [*lines, "", "Classes that were added, merged or removed since were not measured."]
+    lines += ["", "Classes that were added, merged or removed since were not measured."]
+    before = info.get("pruned_from")
+    return [*lines, f"Nor was the model since it was pruned: then it had {before} centres."] if before else lines
 
 
 def interval(share: float, n: int, z: float = 1.959964) -> tuple[float, float]:

@@ -210,7 +210,8 @@ def _train_on_everything(measured: Run, model: Model, seconds: float, stopping: 
     """Train once more, on all images, and return a model that holds them all, with the scores of the one before."""
     with _only_first(measured.folder / FOLDER, measured.ranks):
         run = run_on_everything(measured)
-        say(f"{_held_out(model)} Now training on all {len(run.feed.train)} images, for {run.epochs} epochs.")
+        epochs = f"{run.epochs} epoch{'s' if run.epochs > 1 else ''}"
+        say(f"{_held_out(model)} Now training on all {len(run.feed.train)} images, for {epochs}.")
         if run.ranks.told((run.folder / CHECKPOINT).exists()):
             run.resume()
         else:
