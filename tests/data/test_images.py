@@ -3,7 +3,10 @@ import os
 import pickle
 import shutil
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -384,6 +387,25 @@ def test_the_middle_alone_is_the_middle_of_the_whole(pets: Path, tmp_path: Path,
     assert torch.equal(crop(cached.batch(rows)), crop(whole.batch(rows)))
     larger = whole.middles(20)  # more than there is
     assert torch.equal(crop(larger.batch(rows)), crop(whole.batch(rows)))
+
+
+def test_the_middles_of_images_share_their_threads(pets: Path) -> None:
+    whole = Images(read_images(pets), 12, threads=2)
+    pools = {whole._threads(), whole.middles(9)._threads(), whole.middles(8).middles(7)._threads()}
+    assert len(pools) == 1
+    assert pickle.loads(pickle.dumps(whole))._threads() not in pools
+
+
+def test_threads_that_ask_at_once_share_one_pool(pets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(ThreadPoolExecutor):
+        def __init__(self, *args: Any, **how: Any) -> None:
+            time.sleep(0.02)
+            super().__init__(*args, **how)
+
+    images, pool = Images(read_images(pets), 12), ThreadPoolExecutor(8)
+    monkeypatch.setattr("nngk.data.images.ThreadPoolExecutor", Slow)
+    with pool:
+        assert len(set(pool.map(lambda _: images._threads(), range(8)))) == 1
 
 
 @pytest.mark.parametrize("squash", [False, True])

@@ -2,6 +2,8 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 import torch
@@ -72,6 +74,12 @@ def test_embeddings_can_take_part_in_training():
     weight = torch.ones(2, requires_grad=True)
     (x * weight).sum().backward()
     assert weight.grad is not None
+
+
+def test_rows_are_gathered_whole():
+    rows = torch.randint(0, 255, (5, 3, 4, 4), dtype=torch.uint8)
+    for indices in (torch.tensor([4, 0, 0]), [3], torch.arange(0)):
+        assert torch.equal(Rows(rows).batch(indices), rows[torch.as_tensor(indices)])
 
 
 def test_nothing_to_embed():
@@ -160,3 +168,90 @@ def test_who_stops_early_leaves_no_threads(threads):
     parts.close()
     assert len(numbers.asked) <= 2 * threads + 2
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("nngk-embed")]
+
+
+def in_a_thread(work):
+    """Return what a new thread finds."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result()
+
+
+def test_only_the_workers_have_fewer_threads(threads):
+    """Neither who takes the parts nor a thread that is born meanwhile, which would keep its number for ever."""
+    with (
+        ThreadPoolExecutor(1) as meanwhile,
+        closing(embed_parts(Threads(), Numbers(), Untouched(), batch_size=1)) as parts,
+    ):
+        for part in parts:
+            assert part[0, 1] == 1 and torch.get_num_threads() == threads
+            assert meanwhile.submit(torch.get_num_threads).result() == threads
+            assert in_a_thread(torch.get_num_threads) == threads
+        assert meanwhile.submit(torch.get_num_threads).result() == threads
+
+
+def test_another_thread_may_close(threads):
+    parts = embed_parts(Threads(), Numbers(), Untouched(), batch_size=1)
+    next(parts)
+    in_a_thread(parts.close)
+    assert torch.get_num_threads() == threads == in_a_thread(torch.get_num_threads)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("nngk-embed")]
+
+
+def test_threads_that_embed_at_once_do_not_disturb_each_other(threads):
+    def work(_):
+        seen = embed(Threads(), Numbers(), Untouched(), batch_size=8)
+        return seen[:, 0].tolist(), seen[:, 1].unique().tolist(), torch.get_num_threads()
+
+    with ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(work, range(30)))
+    assert found == [(list(range(24)), [1.0], threads)] * 30
+    assert torch.get_num_threads() == threads == in_a_thread(torch.get_num_threads)
+
+
+def test_a_thread_with_its_own_number_does_not_hand_it_on(threads):
+    """PyTorch's number is each thread's own: what the process had is put back, not what the caller has."""
+
+    def work():
+        torch.get_num_threads()
+        begun.set()
+        assert changed.wait(60)
+        return embed(Threads(), Numbers(), Untouched(), batch_size=8)[:, 1].unique().tolist(), torch.get_num_threads()
+
+    begun, changed = threading.Event(), threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(work)
+        assert begun.wait(60)
+        torch.set_num_threads(threads + 1)
+        changed.set()
+        assert coming.result() == ([1.0], threads)
+    assert torch.get_num_threads() == threads + 1 == in_a_thread(torch.get_num_threads)
+
+
+def test_workers_that_cannot_start_leave_nothing_behind(threads, monkeypatch):
+    whole, begun = threading.Thread.start, []
+
+    def start(thread):
+        if thread.name.startswith("nngk-embed_"):
+            begun.append(thread)
+            if len(begun) == 2:
+                raise RuntimeError("can't start new thread")
+        whole(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        embed(Threads(), Numbers(), Untouched(), batch_size=1)
+    assert torch.get_num_threads() == threads == in_a_thread(torch.get_num_threads)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("nngk-embed")]
+
+
+def test_images_at_hand_are_embedded_with_all_cores_in_the_thread_that_asks(threads):
+    class Where(Threads):
+        def forward(self, x):
+            names.add(threading.current_thread().name)
+            return super().forward(x)
+
+    names = set()
+    pictures = Rows(torch.arange(24.0).view(-1, 1, 1, 1).expand(-1, 3, 1, 1))
+    seen = embed(Where(), pictures, Untouched(), batch_size=2)
+    assert seen[:, 0].tolist() == list(range(24)) and seen[:, 1].unique().tolist() == [threads]
+    assert names == {threading.current_thread().name}

@@ -58,7 +58,7 @@ class Images:
         self.size = size
         self.squash = squash
         self.threads = threads or min(cpu_count(), 8)
-        self._pool: tuple[int, ThreadPoolExecutor] | None = None
+        self._pools: dict[int, ThreadPoolExecutor] = {}  # by process: a forked one inherits no threads
         # Where each picture's pixels lie: the number of its pack and a row there. No packs: decode the files.
         self._packs: list[Pack] = []
         self._where = np.zeros((len(table), 2), dtype=np.int64)
@@ -85,7 +85,7 @@ class Images:
         return self.batch([index])[0]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_pool": None}  # no threads go to another process
+        return {**self.__dict__, "_pools": {}}  # no threads go to another process
 
     def middles(self, side: int) -> Images:
         """Return the same images, of which only the middle of ``side`` pixels along each side is given.
@@ -94,6 +94,7 @@ class Images:
         """
         other = copy.copy(self)
         other._middle = None if self._packs else side
+        other._pools = self._pools  # one pool for all of them
         return other
 
     @property
@@ -167,10 +168,10 @@ class Images:
             return stand_in(min(self.size, self._middle or self.size)).numpy()
 
     def _threads(self) -> ThreadPoolExecutor:
-        # A forked worker inherits the object but not its threads.
-        if self._pool is None or self._pool[0] != os.getpid():
-            self._pool = os.getpid(), ThreadPoolExecutor(self.threads, thread_name_prefix="nngk-decode")
-        return self._pool[1]
+        here = os.getpid()
+        if here not in self._pools:  # of several threads that come here at once the first one's pool is everybody's
+            self._pools.setdefault(here, ThreadPoolExecutor(self.threads, thread_name_prefix="nngk-decode"))
+        return self._pools[here]
 
 
 def _joined(pictures: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

@@ -1,5 +1,6 @@
 """Embeddings of many images, in evaluation mode."""
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,6 +17,7 @@ from nngk.networks.recorded import answers
 from nngk.ranks import ALONE, Ranks
 
 MOST_WORKERS = 8  # passes side by side on a CPU: more would wait for Python's lock
+_starting = threading.Lock()  # held by the one who starts workers: meanwhile PyTorch's number of threads is theirs
 
 
 class Rows:
@@ -38,7 +40,8 @@ class Rows:
         return len(self.rows)
 
     def batch(self, indices: Any) -> Tensor:
-        return self.rows[placed(torch.as_tensor(indices), self.device)]
+        # Not an index in brackets: on a CPU that is several times as slow, and copies bytes one by one.
+        return self.rows.index_select(0, placed(torch.as_tensor(indices), self.device))
 
 
 def untransformed(
@@ -108,18 +111,21 @@ def embed_parts(
     first: int = 0,
     last: int | None = None,
 ) -> Iterator[Tensor]:
-    """Yield the embeddings of some images at a time, in order from ``first`` to before ``last``, as :func:`embed`."""
+    """Yield the embeddings of some images at a time, in order from ``first`` to before ``last``, as :func:`embed`.
+
+    On a CPU further parts are computed while the caller holds one: weights must stay as they are until the last.
+    """
     stop = len(source) if last is None else last
     side = getattr(transform, "size", None)
     if getattr(transform, "crop", None) == "centre" and hasattr(source, "middles"):
         source = source.middles(side)  # nothing else is read
-    workers = _workers(network, torch.device(device), side, stop - first)
+    workers = _workers(network, torch.device(device), source, side, stop - first)
     many = batch_size or min(at_once(torch.device(device), side), -(-(stop - first) // workers))
     training = network.training
     network.eval()
 
     def passed(images: Tensor) -> Tensor:
-        # Not around a loop: whoever takes a part may train in between.
+        # Not around the loop: whoever takes a part would be in inference mode too.
         with torch.inference_mode(), torch.autocast(torch.device(device).type, torch.bfloat16, enabled=amp):
             return answers(network, images).float()
 
@@ -136,26 +142,27 @@ def embed_parts(
         network.train(training)
 
 
-def _workers(network: nn.Module, device: torch.device, side: int | None, count: int) -> int:
-    """Return how many passes go side by side: on a CPU one per core, each of which decodes its own images.
+def _workers(network: nn.Module, device: torch.device, source: BatchSource, side: int | None, count: int) -> int:
+    """Return how many passes go side by side: on a CPU one per core, each of which asks for its own images.
 
     Cores that work on one pass together wait for each other after every layer, and much longer while other threads
-    decode on the same cores. A network that is sharded over processes speaks to them in its passes, in one order.
+    decode on the same cores. Where images are at hand nothing is decoded, and who asks may have passes side by side
+    already, as the server has. A network that is sharded over processes speaks to them in its passes, in one order.
     """
-    if device.type != "cpu" or side is None or any(hasattr(module, "unshard") for module in network.modules()):
+    if device.type != "cpu" or side is None or getattr(source, "at_hand", False):
         return 1
-    return max(1, min(torch.get_num_threads(), MOST_WORKERS, count))
+    if any(hasattr(module, "unshard") for module in network.modules()):
+        return 1
+    with _starting:  # a thread that first asks while another starts workers would keep their number
+        threads = torch.get_num_threads()
+    return max(1, min(threads, MOST_WORKERS, count))
 
 
 def _side_by_side(work: Callable[[Tensor], Tensor], parts: list[Tensor], workers: int) -> Iterator[Tensor]:
-    """Yield what ``work`` makes of each part, in order; each worker has its share of PyTorch's threads.
-
-    So has whoever takes the parts, until the last one: with more it would wait for cores that are busy.
-    """
-    threads, workers = torch.get_num_threads(), min(workers, len(parts))
+    """Yield what ``work`` makes of each part, in order; each worker has its share of PyTorch's threads."""
+    workers = min(workers, len(parts))
     coming, waiting = iter(parts), deque[Future[Tensor]]()
-    pool = ThreadPoolExecutor(workers, "nngk-embed")
-    torch.set_num_threads(max(1, threads // workers))  # new threads take what holds when they begin
+    pool = _pool(workers, max(1, torch.get_num_threads() // workers))
     try:
         waiting.extend(pool.submit(work, part) for part in islice(coming, 2 * workers))
         while waiting:
@@ -164,4 +171,38 @@ def _side_by_side(work: Callable[[Tensor], Tensor], parts: list[Tensor], workers
             yield done
     finally:  # reached on an error too, and when the consumer closes the iterator early
         pool.shutdown(cancel_futures=True)
+
+
+def _pool(workers: int, threads: int) -> ThreadPoolExecutor:
+    """Return a pool whose workers, and they alone, have ``threads`` of PyTorch's threads each.
+
+    A thread takes the number of the process when it first asks for it, and keeps it; whoever sets a number sets that
+    of the process and its own. So a thread of its own lowers the number for the moment in which all workers ask.
+    """
+    pool, met = ThreadPoolExecutor(workers, "nngk-embed"), threading.Barrier(workers + 1)
+
+    def ask() -> None:
+        met.wait()  # so that each of them falls to another worker
+        torch.get_num_threads()
+        met.wait()
+
+    def lower() -> None:
+        usual = torch.get_num_threads()
         torch.set_num_threads(threads)
+        try:
+            met.wait()
+            met.wait()
+        finally:
+            torch.set_num_threads(usual)
+
+    with _starting:
+        try:
+            for _ in range(workers):
+                pool.submit(ask)
+            with ThreadPoolExecutor(1, "nngk-embed") as other:
+                other.submit(lower).result()
+        except BaseException:  # such as where the system has no more threads
+            met.abort()
+            pool.shutdown(cancel_futures=True)
+            raise
+    return pool

@@ -153,16 +153,9 @@ def _answer(questions: list[Question], snapshot: Snapshot) -> None:
         question.answer.set_result((snapshot, value))
 
 
-class _Crops(Rows):
-    """Decoded pictures as a source of batches; whole pictures are copied, where an index would copy byte by byte."""
-
-    def batch(self, indices: Tensor) -> Tensor:
-        return self.rows.index_select(0, indices)
-
-
 def _ask(model: Model | GalleryModel, questions: list[Question]) -> list[Any]:
     kind, most = questions[0].kind, max(question.count for question in questions)
-    seen = model.described(_Crops(torch.stack([question.picture for question in questions])))
+    seen = model.described(Rows(torch.stack([question.picture for question in questions])))
     if kind == "classify":
         return list(model.answers(seen.embeddings, most, features=seen.features))
     if kind == "search":  # never more neighbours than there are images

@@ -13,13 +13,13 @@ import uvicorn
 
 from nngk.device import keep_memory, keep_objects, pick_device
 from nngk.errors import InputError
+from nngk.networks.embed import MOST_WORKERS
 from nngk.web.app import create_app
 from nngk.web.limits import Limits
 from nngk.web.patience import PatientProtocol
 from nngk.web.request_log import JsonLines
 
 _CONNECTIONS = 1024
-_MOST_WORKERS = 8
 _TURN = 5e-5  # seconds: a pass must not wait between two layers for as long as others may talk by default (5 ms)
 
 
@@ -88,7 +88,7 @@ def _workers(device: str) -> int:
     keep_memory()
     sys.setswitchinterval(_TURN)
     threads = torch.get_num_threads()
-    workers = min(threads, _MOST_WORKERS)
+    workers = min(threads, MOST_WORKERS)
     torch.set_num_threads(max(1, threads // workers))
     return workers
 

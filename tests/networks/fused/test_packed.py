@@ -134,6 +134,49 @@ def test_a_kernel_is_its_definition(height, width, kernel, stride, groups):
     np.testing.assert_allclose(found.numpy(), by_loops(layer, x.double().numpy(), height, width), atol=1e-5)
 
 
+def layer_of(kernel, margins, **how):
+    """Return a layer that the network itself does not have."""
+    pair = nn.ModuleList([nn.Conv2d(6, 6, kernel, bias=False, **how), nn.BatchNorm2d(6)])
+    conv, norm = lively(pair.requires_grad_(False).eval())
+    return packing.Layer(conv, norm, lambda height, width: margins, relu6=False)
+
+
+@needs_onednn
+@pytest.mark.parametrize(
+    ("kernel", "margins", "how"),
+    [
+        (1, (0, 0, 0, 0), {"groups": 3}),
+        (1, (1, 1, 2, 2), {}),
+        (1, (0, 0, 0, 0), {"stride": 2}),
+        (3, (2, 2, 2, 2), {"dilation": 2}),
+        (3, (2, 4, 2, 2), {"dilation": 2, "stride": 2}),
+        (3, (1, 2, 3, 3), {"dilation": (3, 1), "groups": 6}),
+    ],
+)
+def test_a_kernel_of_any_layer_is_what_pytorch_makes_of_it(kernel, margins, how):
+    torch.manual_seed(3)
+    layer, x = layer_of(kernel, margins, **how), torch.randn(2, 9, 8, 6)
+    with torch.inference_mode():
+        run, rows, columns = packing._kernel(layer, 9, 8)
+        found, around = run(x), nn.functional.pad(x.permute(0, 3, 1, 2), margins)
+        expected = layer.norm(layer.conv(around)).permute(0, 2, 3, 1)
+        assert found.shape == (2, rows, columns, 6)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+        torch.testing.assert_close(run(x, found), 2 * expected, rtol=0, atol=2e-5)
+
+
+def test_layers_that_would_be_computed_wrongly_are_refused():
+    for layer in (
+        layer_of(3, (1, 2, 1, 1), dilation=2),
+        layer_of(3, (1, 1, 1, 1), padding=1, padding_mode="reflect"),
+        layer_of(1, (0, 0, 0, 0))._replace(conv=nn.Conv2d(6, 6, 1)),
+    ):
+        with pytest.raises(AssertionError), torch.inference_mode():
+            packing._kernel(layer, 8, 8)
+    with pytest.raises(AssertionError), torch.inference_mode():
+        packing._kernels([Block((layer_of(1, (0, 0, 0, 0))._replace(relu6=True),), adds=True)], 8, 8)
+
+
 @needs_onednn
 def test_a_block_adds_its_input_and_leaves_it_as_it_was():
     torch.manual_seed(2)

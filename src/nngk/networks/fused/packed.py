@@ -30,7 +30,7 @@ class Layer(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Layers in a row; with ``adds`` the last one's result is added to the first one's input."""
+    """Layers in a row; with ``adds`` the last one, which has no activation, is added to the first one's input."""
 
     layers: tuple[Layer, ...]
     adds: bool
@@ -96,6 +96,7 @@ def _tensors(layer: Layer) -> tuple[Tensor, ...]:
 def _kernels(blocks: Sequence[Block], height: int, width: int) -> list[tuple[tuple[Kernel, ...], bool]]:
     made = []
     for block in blocks:
+        assert not (block.adds and block.layers[-1].relu6)
         kernels = []
         for layer in block.layers:
             kernel, height, width = _kernel(layer, height, width)
@@ -106,9 +107,11 @@ def _kernels(blocks: Sequence[Block], height: int, width: int) -> list[tuple[tup
 
 def _kernel(layer: Layer, height: int, width: int) -> tuple[Kernel, int, int]:
     """Return the kernel of a layer for maps of a size, and the size of what it gives."""
-    weight, bias = folded(layer.conv, layer.norm)
+    conv = layer.conv
+    assert conv.bias is None and conv.padding_mode == "zeros"
+    weight, bias = folded(conv, layer.norm)
     after = ("hardtanh", [0.0, 6.0], "") if layer.relu6 else ("none", [], "")
-    if layer.conv.kernel_size == layer.conv.stride == (1, 1):
+    if conv.kernel_size == conv.stride == (1, 1) and conv.groups == 1 and not any(layer.margins(height, width)):
         return _product(weight, bias, after, height * width), height, width
     return _convolution(layer, weight, bias, after, height, width)
 
@@ -130,16 +133,19 @@ def _convolution(
     """Return a convolution as one kernel. Where more zeros come behind a map than before it, the weight starts with
     one: then both margins are the same, and no map is copied to lay zeros around it."""
     conv, (left, right, top, bottom) = layer.conv, layer.margins(height, width)
-    assert right - left in (0, 1) and bottom - top in (0, 1)
-    weight = pad(weight, (right - left, 0, bottom - top, 0))
+    apart, aside = conv.dilation
+    assert right - left in (0, aside) and bottom - top in (0, apart)
+    weight = pad(weight, (int(right > left), 0, int(bottom > top), 0))
     where = ([bottom, right], list(conv.stride), list(conv.dilation), conv.groups)
     shape = [1, conv.in_channels, height, width]
     order = torch.ops.mkldnn._reorder_convolution_weight(weight, *where, shape)
     fused = torch.ops.mkldnn._convolution_pointwise.default
 
-    def kernel(x: Tensor) -> Tensor:
-        return fused(x.permute(0, 3, 1, 2), order, bias, *where, *after).permute(0, 2, 3, 1)
+    def kernel(x: Tensor, beside: Tensor | None = None) -> Tensor:
+        y: Tensor = fused(x.permute(0, 3, 1, 2), order, bias, *where, *after).permute(0, 2, 3, 1)
+        return y if beside is None else y + beside
 
     down, across = conv.stride
-    rows, columns = height + 2 * bottom - weight.shape[2], width + 2 * right - weight.shape[3]
+    rows = height + 2 * bottom - apart * (weight.shape[2] - 1) - 1
+    columns = width + 2 * right - aside * (weight.shape[3] - 1) - 1
     return kernel, rows // down + 1, columns // across + 1
