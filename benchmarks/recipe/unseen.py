@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from validation_classes import class_halves, scores, shown_settings
 
 from nngk import Settings
@@ -65,7 +65,14 @@ class Prepared:
             self.sized[size] = Resident(images, self.device, threads=self.threads) if on_gpu else images
         return self.sized[size]
 
-    def run(self, table: ImageTable, parts: Sequence[np.ndarray], settings: Settings, folder: Path) -> Run:
+    def run(
+        self,
+        table: ImageTable,
+        parts: Sequence[np.ndarray],
+        settings: Settings,
+        folder: Path,
+        teachers: Sequence[nn.Module] = (),
+    ) -> Run:
         """Return a run that is ready for its first step; ``parts`` are rows to train, validate and test with."""
         tables = [table.select(rows).compact() for rows in parts]
         images = self.of_size(self.spec.resize)
@@ -76,7 +83,7 @@ class Prepared:
         plain = centre_crop(self.spec.size, self.spec.mean, self.spec.std)
         amp = self.device.type == "cuda"
         feed = Feed(*examples, augmentation(self.spec, settings), plain, self.device, amp, detailed=detailed)
-        run = build_run(Split(*tables), settings, folder, feed)
+        run = build_run(Split(*tables), settings, folder, feed, teachers=teachers)
         run.begin()
         return run
 

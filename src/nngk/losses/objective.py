@@ -15,9 +15,9 @@ from nngk.losses import samplers
 class Objective(nn.Module, ABC):
     """A loss as the trainer sees it; a subclass changes what is different about it.
 
-    The trainer calls ``start_epoch``, then ``batches``, then ``before_step`` and the loss itself for every batch, then
-    ``end_epoch``. Everything that a resumed run needs is in the ``state_dict``: a loss that is loaded in the middle of
-    an epoch gives the same batches again.
+    The trainer calls ``start_epoch``, then ``batches``, then ``before_step``, ``see`` and the loss itself for every
+    batch, then ``end_epoch``. Everything that a resumed run needs is in the ``state_dict``: a loss that is loaded in
+    the middle of an epoch gives the same batches again.
     """
 
     name: str = ""
@@ -43,6 +43,9 @@ class Objective(nn.Module, ABC):
 
     def before_step(self, step: int, network: nn.Module) -> None:
         """Prepare a step of the network. Also called after an epoch's last step, before validation."""
+
+    def see(self, images: Tensor, together: Callable[[Tensor], Tensor] = lambda share: share) -> None:
+        """Look at the images of the step before the loss is asked; ``together`` joins what ranks made of their own."""
 
     def end_epoch(self) -> None:
         """Take in that an epoch's last batch is done."""

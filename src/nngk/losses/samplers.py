@@ -51,6 +51,19 @@ def per_class(m: int, exactly: bool = False) -> Sampler:
     return sampler
 
 
+def twice(sampler: Sampler) -> Sampler:
+    """Return a sampler whose batches hold half as many images of another's, each of them twice.
+
+    >>> twice(even)(torch.zeros(4), 4, seed=0, epoch=0)[0].view(2, 2).diff(dim=0).tolist()
+    [[0, 0]]
+    """
+
+    def doubled(labels: Tensor, batch_size: int, seed: int, epoch: int) -> list[Tensor]:
+        return [batch.repeat(2) for batch in sampler(labels, max(2, batch_size // 2), seed, epoch)]
+
+    return doubled
+
+
 def triplets(labels: Tensor, batch_size: int, seed: int, epoch: int) -> list[Tensor]:
     """Return random (anchor, positive, negative), one after the other; a third of the examples are anchors.
 

@@ -1,6 +1,6 @@
 """From settings and data to a run: every piece is made here, and nothing that is given is changed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from nngk.losses import create_loss, loss_class, samplers
 from nngk.losses.gaussian import Rule
 from nngk.losses.kernel_objective import KernelObjective
 from nngk.losses.objective import Objective
+from nngk.losses.relaxed import RelaxedContrastive
 from nngk.networks import EmbeddingNetwork, InputSpec, create_network
 from nngk.networks.recorded import always_recorded
 from nngk.ranks import ALONE, Ranks
@@ -33,14 +34,22 @@ from nngk.training.run import Run, pretrained
 from nngk.training.settings import Settings
 from nngk.training.sharded_network import sharded, shards_network
 from nngk.training.sharded_network import stepping as sharded_stepping
+from nngk.training.teachers import teachers_of
 from nngk.training.validation import classifier_sigma
 
 
-def build_run(split: Split, settings: Settings, folder: Path, feed: Feed | None = None, ranks: Ranks = ALONE) -> Run:
+def build_run(
+    split: Split,
+    settings: Settings,
+    folder: Path,
+    feed: Feed | None = None,
+    ranks: Ranks = ALONE,
+    teachers: Sequence[nn.Module] = (),
+) -> Run:
     """Return a run of these settings on the tables of a split, before its first step; its folder exists.
 
     ``feed`` is what is read of the tables, where another run has prepared it. ``ranks`` are the processes that train
-    together.
+    together. ``teachers`` are networks at hand, in place of the models that the settings name.
     """
     device = pick_device(settings.device)
     amp = device.type == "cuda" if settings.amp is None else settings.amp
@@ -71,8 +80,10 @@ def build_run(split: Split, settings: Settings, folder: Path, feed: Feed | None 
         always_recorded if isinstance(stepping, Graphed) else None,
         ranks,
     )
-    if s.loss == "nngk":
+    if s.trains_kernels:
         objective: Objective = _kernel_objective(s, refresher, sampler, feed, trainee)
+    elif s.teacher:
+        objective = RelaxedContrastive(teachers or teachers_of(s.teacher, network.input, device), sampler=sampler)
     else:
         objective = _other_objective(s, bank, search, len(split.train.class_names))
     objective = objective.to(device)
@@ -94,7 +105,7 @@ def build_run(split: Split, settings: Settings, folder: Path, feed: Feed | None 
         optimiser=optimiser,
         steps_per_epoch=len(objective.batches(feed.train.labels, s.batch_size, s.seed, 0)),
         ranks=ranks,
-        notes=[_about(search)] if s.loss == "nngk" and bank.n_neighbours is not None else [],
+        notes=[_about(search)] if s.trains_kernels and bank.n_neighbours is not None else [],
     )
 
 
@@ -103,7 +114,7 @@ def network_of(settings: Settings) -> EmbeddingNetwork:
     s = settings
     if is_model(s.weights):
         return network_of_model(s.weights)
-    asked = loss_class(s.loss).normalise
+    asked = RelaxedContrastive.normalise if s.teacher else loss_class(s.loss).normalise
     network = create_network(
         s.network,
         dim=s.wide or s.dim or None,
@@ -137,7 +148,7 @@ def is_frozen(settings: Settings, network: EmbeddingNetwork, device: torch.devic
     """
     if settings.freeze is not None:
         return settings.freeze
-    return pretrained(network) and device.type == "cpu" and settings.loss == "nngk"
+    return pretrained(network) and device.type == "cpu" and settings.trains_kernels
 
 
 def _centres(feed: Feed, network: nn.Module, refresher: Refresher) -> Tensor:
@@ -161,7 +172,7 @@ def new_bank(settings: Settings, labels: Tensor, dim: int, device: torch.device,
 def is_sharded(settings: Settings, m: int, dim: int, device: torch.device, ranks: Ranks) -> bool:
     """Return whether ranks share out the rows of the bank: as set, else where copies of it would be too large."""
     s = settings
-    if ranks.count == 1 or s.loss != "nngk" or s.bank == "replicated":
+    if ranks.count == 1 or not s.trains_kernels or s.bank == "replicated":
         return False
     if s.floor:  # needs the whole bank
         return False

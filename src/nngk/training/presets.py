@@ -82,6 +82,10 @@ OWN: dict[str, dict[str, Any]] = {
 # The network is not trained: what is left to learn is small, learns fast, and sees no crops.
 FROZEN: dict[str, Any] = {"freeze": True, "layers": None, "lr": 1e-3, "weight_lr_factor": 10.0}
 
+# A second generation, from a teacher's distances: each image comes twice in a batch, and nothing is learnt by heart.
+TAUGHT: dict[str, Any] = {"normalise": False, "epochs": 20, "per_class": 2}
+TAUGHT_RATE = 2e-4
+
 # Features of one crop each are learnt by heart soon: half of them are dropped in every step, which is what crops and
 # flips do for a network that is trained. Many dimensions cost little here and serve the classes that are added later.
 FROZEN_CLASSIFY: dict[str, Any] = FROZEN | {"dropout": 0.5, "lr": 3e-4, "epochs": 15}
@@ -108,7 +112,7 @@ def preset_settings(
     >>> preset_settings(None, {"task": "metric"}) == preset_settings("frozen", {"task": "metric"})
     True
     """
-    decisive = ("task", "network", "dim", "loss", "weights", "freeze")
+    decisive = ("task", "network", "dim", "loss", "weights", "freeze", "teacher")
     asked = Settings.from_dict({key: given[key] for key in decisive if key in given}, source)
     name = require_preset(suitable(asked, gpu) if name is None else name, PRESETS)
     if name == "quick":
@@ -124,7 +128,8 @@ def preset_settings(
         base = replace(base, lr=None, embedding_start="auto")
         if asked.task == "metric":
             base = replace(base, whiten=base.whiten or None)
-    return Settings.from_dict(base.to_dict() | dict(given), source)
+    taught = TAUGHT if asked.teacher and name == "best" else {}
+    return Settings.from_dict(base.to_dict() | taught | dict(given), source)
 
 
 def suitable(asked: Settings, gpu: bool) -> str:
@@ -136,7 +141,7 @@ def suitable(asked: Settings, gpu: bool) -> str:
     if asked.freeze is not None:
         return "frozen" if asked.freeze else "best"
     pretrained = asked.weights != "random" and asked.network != "small"
-    return "frozen" if pretrained and not gpu and asked.loss == "nngk" else "best"
+    return "frozen" if pretrained and not gpu and asked.trains_kernels else "best"
 
 
 def usual_rate(settings: Settings, frozen: bool) -> float:
@@ -145,6 +150,8 @@ def usual_rate(settings: Settings, frozen: bool) -> float:
     >>> usual_rate(Settings(task="metric"), frozen=False), usual_rate(Settings(), frozen=True)
     (2e-05, 0.0003)
     """
+    if settings.teacher:
+        return TAUGHT_RATE
     if settings.task == "metric":
         return metric_settings("frozen" if frozen else "best", settings.dim, settings.network).lr or 0.0
     return float(FROZEN_CLASSIFY["lr"]) if frozen else classify_rates("best", settings.loss)[1]

@@ -64,6 +64,14 @@ class Settings:
         "The default is the Gaussian kernel loss; the others are there to compare it with.",
         form="NAME",
     )
+    teacher: str | None = setting(
+        None,
+        JOB,
+        "Learn the distances that this model finds between images, in place of classes: a second generation finds more "
+        "of unseen classes. It is a model's folder, or several with commas between them, for the task metric.",
+        form="FOLDER[,FOLDER]",
+        empty="none",
+    )
 
     network: str = setting(
         defaults.NETWORK,
@@ -505,10 +513,19 @@ class Settings:
         self._require(not self.floor or self.bank != "sharded", "floor", "0 with a sharded bank")
         given = self.sigma_end is None or isinstance(self.sigma, int | float)
         self._require(given, "sigma_end", "none unless 'sigma' is a number")
+        taught = (self.task, self.loss, bool(self.freeze)) == ("metric", "nngk", False)
+        self._require(
+            not self.teacher or taught, "teacher", "none unless a whole network is trained for the task metric"
+        )
         layer = "where there is no embedding layer ('dim' is none)"
         self._require(bool(self.dim) or not self.whiten, "whiten", f"0 {layer}")
         self._require(not self.wide or bool(self.dim), "wide", f"auto {layer}")
         self._require(not self.wide or self.wide >= (self.dim or 0), "wide", "at least as large as 'dim'")
+
+    @property
+    def trains_kernels(self) -> bool:
+        """Whether the loss is that of the kernels, so that the bank is a part of training."""
+        return self.loss == "nngk" and not self.teacher
 
     def _require(self, holds: bool, field: str, expected: str) -> None:
         if not holds:

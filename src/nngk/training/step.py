@@ -23,6 +23,7 @@ def take_step(run: Run, images: Tensor, labels: Tensor, indices: Tensor) -> Tens
     seed_share(settings.seed, step, run.ranks)  # dropout of this step, whether or not the run was stopped before it
     set_rate(run.optimiser, rate(step, run.total_steps, settings))
     with run.stage("forward"), torch.autocast(run.device.type, torch.bfloat16, enabled=run.amp):
+        run.objective.see(images, lambda share: join(share, len(labels), run.ranks))
         embeddings = join(run.stepping(images), len(labels), run.ranks, run.bank.partial)
     if run.ranks.count > 1:
         torch.manual_seed(mixed(settings.seed, step))  # what the loss draws is the same everywhere
