@@ -77,6 +77,7 @@ INTERPRETED = [
 # They have tests of their own.
 OTHERS = {f"reliability/{name}.py" for name in ("faults", "hostile_images", "pack_faults", "promises", "stops")} | {
     "promise/tables.py",
+    "recipe/taught.py",
     "recipe/unseen.py",
     "search/write_features.py",
 }

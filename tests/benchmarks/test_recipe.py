@@ -65,16 +65,21 @@ def test_every_cut_of_a_run_is_written_down(tmp_path):
     assert len({row["map@r"] for row in rows}) > 1 and all(0 <= float(row["nmi"]) <= 1 for row in rows)
 
 
-@pytest.mark.thorough
-def test_candidates_are_judged_before_the_test_classes_are_read(tmp_path):
-    folder, lines = tmp_path / "shapes", ["path,label,split"]
+def list_of_shapes(folder):
+    """Write pictures of training and test classes; return the options that let a benchmark read them."""
+    lines = ["path,label,split"]
     for part, seed in (("train", 0), ("test", 1)):
         write_shapes(folder / part, ("disc", "frame", "cross", "stripes"), count=6, seed=seed)
         for path in sorted((folder / part).rglob("*.png")):
             lines.append(f"{path.relative_to(folder)},{part} {path.parent.name},{part}")
     (folder / "list.csv").write_text("\n".join(lines))
-    command = [sys.executable, str(HOME / "benchmarks" / "recipe" / "unseen.py"), "--quick", "--seeds", "0"]
-    command += ["--images", str(folder / "list.csv"), "--out", str(tmp_path / "unseen.csv"), "--commit", "abc"]
+    return ["--quick", "--images", str(folder / "list.csv"), "--commit", "abc"]
+
+
+@pytest.mark.thorough
+def test_candidates_are_judged_before_the_test_classes_are_read(tmp_path):
+    command = [sys.executable, str(HOME / "benchmarks" / "recipe" / "unseen.py"), "--seeds", "0"]
+    command += [*list_of_shapes(tmp_path / "shapes"), "--out", str(tmp_path / "unseen.csv")]
     command += ["--try", "lr=1e-3", "train_crop_size=24", "--try", "lr=1e-2"]
     environment = {**os.environ, "PYTHONPATH": str(HOME / "src"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
@@ -109,3 +114,27 @@ def test_readings_of_the_paper_are_judged_on_both_halves_with_two_seeds(tmp_path
     assert found["sigma from 10 to 30, 100 epochs"]["sigma_end"] == 30.0
     told = done.stdout.strip().splitlines()[-2:]
     assert all(line.endswith("4 runs") for line in told)
+
+
+@pytest.mark.thorough
+def test_a_second_generation_is_chosen_on_validation_classes_and_scored_beside_the_first(tmp_path):
+    command = [sys.executable, str(HOME / "benchmarks" / "recipe" / "taught.py"), "--seeds", "0", "1"]
+    command += [*list_of_shapes(tmp_path / "shapes"), "--out", str(tmp_path / "taught.csv"), "--teachers", "1", "2"]
+    command += ["--try", "lr=1e-3", "epochs=1", "--try", "lr=1e-2", "epochs=2"]
+    environment = {**os.environ, "PYTHONPATH": str(HOME / "src"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    with (tmp_path / "taught_validation.csv").open() as file:
+        judged = list(csv.DictReader(file))
+    second = [row for row in judged if row["generation"] == "2"]
+    assert len(judged) == 2 + 2 * 2 * 2 and len(second) == 2 * 2 * 2  # folds; candidates, teachers
+    sums: dict[tuple[str, str], float] = {}
+    for row in second:
+        key = row["tried"], row["teachers"]
+        sums[key] = sums.get(key, 0.0) + float(row["recall@1"]) + float(row["map@r"])
+    with (tmp_path / "taught.csv").open() as file:
+        tested = list(csv.DictReader(file))
+    assert [(row["generation"], row["seed"]) for row in tested] == [("1", "0"), ("2", "0"), ("1", "1"), ("2", "1")]
+    for row in tested[1::2]:
+        assert sums[row["tried"], row["teachers"]] == max(sums.values())
+    assert all(0 <= float(row[name]) <= 1 for row in tested for name in ("recall@1", "map@r", "nmi"))

@@ -1,6 +1,5 @@
 """The losses under the trainer: from a folder to a model, and resumed in the middle of an epoch."""
 
-from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +12,7 @@ from nngk.losses import LOSSES
 from nngk.model.model import Model
 from nngk.training import loop
 from nngk.training.settings import Settings
+from runs import stop_after
 
 SETTINGS = Settings(
     task="classify",
@@ -43,23 +43,6 @@ def folder(tmp_path_factory):
             pixels = 150 * pattern + 100 * rng.random((16, 16))
             Image.fromarray(pixels.astype(np.uint8)).save(home / f"class{label}" / f"{i}.png")
     return home
-
-
-def stop_after(steps):
-    """A replacement for Ctrl-C that comes after so many steps."""
-
-    @contextmanager
-    def stopping():
-        left = steps
-
-        def asked():
-            nonlocal left
-            left -= 1
-            return left <= 0
-
-        yield asked
-
-    return stopping
 
 
 IN_THE_SUITE = ("softmax", "smart-mining", "proxy-anchor", "clustering")  # the others take minutes

@@ -10,7 +10,7 @@ from nngk.training import loop
 from runs import make_run, settings
 from shapes import TINY, write_shapes
 from together import together
-from together_work import trained
+from together_work import computing, trained
 
 # AdamW makes much of what rounding leaves of a gradient of zero; SGD shows whether the gradients are the same.
 BASE = {**TINY, "epochs": 3, "val_fraction": 0.25, "test_fraction": 0.25, "update_interval": "2 steps", "threads": 1}
@@ -41,6 +41,7 @@ VARIANTS = {
     "frozen": {"freeze": True, "lr": 1e-2},
     "a batch smaller than the ranks": {"batch_size": 2},
     "softmax": {"loss": "softmax"},
+    "second generation": {"task": "metric", "teacher": "TEACHER"},
     "triplets": {"loss": "triplet-semihard"},
     "without clipping, sigma by validation": {"clip": 0.0, "sigma": "validation"},
     "adamw": {"optimiser": "adamw", "lr": 1e-3},
@@ -105,7 +106,11 @@ def test_two_ranks_give_what_one_process_gives(photos, tmp_path):
 @pytest.mark.parametrize("kind", CLOSE)
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_every_way_of_training_is_shared_out(count, variant, kind, photos, tmp_path):
+def test_every_way_of_training_is_shared_out(count, variant, kind, photos, tmp_path, monkeypatch):
     if kind == "float64" and VARIANTS[variant].get("freeze"):
         pytest.skip("features of a frozen network are kept in float32")
+    if "teacher" in VARIANTS[variant]:
+        with computing(kind):
+            loop.train(photos, settings(**BASE | {"task": "metric"}), out=tmp_path / "TEACHER")
+        monkeypatch.chdir(tmp_path)
     compare(count, photos, tmp_path, kind, **VARIANTS[variant])

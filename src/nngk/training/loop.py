@@ -322,11 +322,11 @@ def _record(run: Run, log: RunLog | None, loss: float, speed: float, scores: dic
 def _introduce(run: Run, resume: bool) -> None:
     feed, s = run.feed, run.settings
     what = "the embedding layer on cached features of" if run.frozen else "all of"
+    how = f"by the distances of {s.teacher}" if s.teacher else f"with the loss '{s.loss}'"
     where = f"{run.device}" if run.ranks.count == 1 else f"{run.ranks.count} ranks of {run.device.type}"
     say(
         f"{len(feed.train)} training, {len(feed.val)} validation and {len(feed.test)} test images of "
-        f"{len(run.split.train.class_names)} classes; training {what} {s.network} with the loss '{s.loss}' "
-        f"on {where}."
+        f"{len(run.split.train.class_names)} classes; training {what} {s.network} {how} on {where}."
     )
     for note in run.notes:
         say(note)

@@ -67,8 +67,8 @@ class Settings:
     teacher: str | None = setting(
         None,
         JOB,
-        "Learn the distances that this model finds between images, in place of classes: a second generation finds more "
-        "of unseen classes. It is a model's folder, or several with commas between them, for the task metric.",
+        "Learn the distances that this model finds between images, in place of classes: a second generation, for the "
+        "task metric. It is a model's folder, or several with commas between them.",
         form="FOLDER[,FOLDER]",
         empty="none",
     )
