@@ -14,7 +14,15 @@ from nngk.kernel.predict import Prediction
 from nngk.metrics import auroc
 from nngk.model.classes import Classes, with_images
 from nngk.model.features import Described
-from nngk.model.pretend import CONFIDENCE, PRIOR, _measure, learn_familiar, logistic_weights
+from nngk.model.pretend import (
+    CONFIDENCE,
+    HELD_FOLDS,
+    PRIOR,
+    _measure,
+    learn_familiar,
+    logistic_weights,
+    measured_in_folds,
+)
 from nngk.model.space import Space, fit_space
 from nngk.model.unknown import Familiar, confidence, deviations, lead, measured, strangeness
 from small_models import small_model
@@ -309,6 +317,46 @@ def test_the_same_images_give_the_same_score():
 
 
 # -- calibration
+
+
+def test_images_held_out_are_measured_among_all_but_their_fold():
+    features, labels = clusters(seed=3, each=8)
+    held = torch.randperm(80, generator=torch.Generator().manual_seed(1))[:30]
+    got = measured_in_folds(as_classes(features, labels), features, held, 1.0, None)
+    by_class = sorted(range(30), key=lambda i: (int(labels[held[i]]), i))
+    for fold in range(HELD_FOLDS):
+        out = [i for place, i in enumerate(by_class) if place % HELD_FOLDS == fold]
+        rest = [row for row in range(80) if row not in held[out].tolist()]
+        space = fit_space(features[rest], labels[rest])
+        means = [space.coordinates(features[[r for r in rest if labels[r] == c]]).mean(0) for c in range(10)]
+        for i in out:
+            place = space.coordinates(features[held[i : i + 1]])[0]
+            assert float(got["closeness"][i]) == pytest.approx(-min(float((place - m).norm()) for m in means), rel=1e-4)
+    assert "density" not in got and "confidence" not in got and all(len(values) == 30 for values in got.values())
+
+
+def test_images_held_out_look_as_familiar_as_new_ones_will():
+    features, labels = clusters(seed=4, classes=40, each=50, channels=200, apart=0.5)
+    new = torch.arange(2000) % 50 >= 20  # of each class 12 are trained on first, then 20; the rest is new
+    first = torch.arange(2000) % 50 < 12
+    rows = (~new).nonzero().flatten()
+    held = (~first)[rows].nonzero().flatten()
+    known = as_classes(features[rows], labels[rows])
+    folds = measured_in_folds(known, features[rows], held, 1.0, None)["closeness"]
+
+    def closeness(shown, asked):
+        space = fit_space(features[shown], labels[shown])
+        there = replace(as_classes(features[shown], labels[shown]), coordinates=space.coordinates(features[shown]))
+        return _measure(there, 1.0, None, features[asked], features[asked], space)["closeness"]
+
+    later = closeness(~new, new)
+    before = closeness(first, ~first & ~new)
+
+    def alarms(usual):
+        return float((later < usual.quantile(0.05)).float().mean())
+
+    assert 0.03 <= alarms(folds) <= 0.08
+    assert alarms(before) < 0.02
 
 
 def test_calibration_flags_the_share_that_was_asked_for():

@@ -18,6 +18,7 @@ PARTS: tuple[str, ...] = ("closeness", "contrast", "lead", "certainty", "gap")
 USUAL = 0.5  # the weight of each, where there are too few classes to learn from
 PRIOR = 3.0  # how strongly the weights are held to it: as so many images would
 FOLDS = 5
+HELD_FOLDS = 10  # of images that were held out of training: each sees a space of nearly all images
 ASKED = 2_000  # images of each kind that a fold asks about at most
 # How much the kernels' confidence counts, for a spread of all others together: it names images better than any of them.
 CONFIDENCE = 0.5
@@ -59,13 +60,31 @@ def learn_familiar(
     like = torch.cat([told for _, _, told in folds]).cpu() if folds else torch.empty(0)
     if "likeness" in values and len(like):
         # An image of a taught class is compared with images of classes that were taught.
-        values["likeness"] = _as_many(like, len(values["likeness"]))
+        values["likeness"] = as_many(like, len(values["likeness"]))
     if not all(part in values for part in PARTS):
         return Familiar(values, false_alarms=false_alarms, space=space), here.coordinates
     parts, weights = PARTS, _learnt_weights(folds)
     if confident and told:
         parts, weights = _with_confidence(values, parts, weights)
     return Familiar(values, parts, false_alarms, space, weights), here.coordinates
+
+
+def measured_in_folds(known: Classes, features: Tensor, held: Tensor, sigma: float, k: int | None) -> Measured:
+    """Return the measures, in a space of the network's own features, of some of the images: the rows ``held`` (n,).
+
+    A fold of them at a time is left out of the space and of the class means, so that each is seen as a new image will
+    be by a model of all images. What the kernels say is not among the measures: they have seen these images.
+    """
+    fold = torch.empty_like(held)
+    fold[known.labels[held].argsort(stable=True)] = torch.arange(len(held), device=held.device) % HELD_FOLDS
+    parts = []
+    for number in fold.unique().tolist():
+        out = held[fold == number]
+        rest = torch.ones_like(known.labels, dtype=torch.bool).index_fill_(0, out, False)
+        left, space = _placed(keeping(known, rest), features[rest])
+        parts.append(_measure(left, sigma, k, known.centres[out], features[out], space))
+    back = fold.argsort(stable=True).argsort()
+    return {name: values[back] for name, values in _joined(parts).items() if name in PARTS}
 
 
 def _with_confidence(values: Measured, parts: Parts, weights: Weights) -> tuple[Parts, Weights]:
@@ -164,10 +183,10 @@ def _taught_likeness(features: Tensor, labels: Tensor, space: Space | None) -> T
     return torch.cat(found)
 
 
-def _as_many(values: Tensor, count: int) -> Tensor:
+def as_many(values: Tensor, count: int) -> Tensor:
     """Return so many values, spread as others are.
 
-    >>> _as_many(torch.tensor([4.0, 0.0]), 3)
+    >>> as_many(torch.tensor([4.0, 0.0]), 3)
     tensor([0., 2., 4.])
     """
     return values.double().quantile(torch.linspace(0, 1, count, dtype=torch.float64)).to(values)

@@ -13,7 +13,8 @@ from nngk.errors import InputError
 from nngk.metrics import classification_scores, evaluate, has_pairs
 from nngk.model.features import Describer
 from nngk.model.model import Model
-from nngk.model.unknown import Familiar
+from nngk.model.pretend import as_many, measured_in_folds
+from nngk.model.unknown import Familiar, confidence, required_images
 from nngk.networks.embedding_layer.reduction import reduce_embedding, reduced
 from nngk.training.build import choose_search, network_of, new_bank, new_engine
 from nngk.training.feed import Features
@@ -73,7 +74,7 @@ def finish(run: Run, seconds: float, measured: Model | None = None) -> Model:
     # A network that was trained has its own features from the same classes: its kernels know no more than they do.
     model.learn_unknown(known.features, new, confident=run.frozen)
     if measured is not None:
-        model.familiar = still_familiar(measured, model)
+        model.familiar = still_familiar(run, measured, model, known.features)
         told = {name: measured.info[name] for name in ("test", "measured") if name in measured.info}
         model.info |= told | {"last_training": {"images": len(table), "epochs": run.epochs}}
         return model
@@ -97,15 +98,27 @@ def softmax_layer(run: Run) -> dict[str, Tensor] | None:
     return with_temperature(layer, best_temperature(logits, val.labels))
 
 
-def still_familiar(measured: Model, model: Model) -> Familiar:
+def still_familiar(run: Run, measured: Model, model: Model, features: Tensor) -> Familiar:
     """Return what is familiar to a model after the last training: what images looked like that were still new to it.
 
-    Density grows with the number of centres.
+    The kernels are asked as they were before, when some images were held out. A network that was not trained has the
+    same ``features`` (m, channels) as before, but among all images one that is new lies closer to its class than it did
+    among those that were trained on first: what such features say is measured again, for images that were held out.
     """
-    grown = math.log(len(model.centres) / len(measured.centres))
-    values = measured.familiar.values
-    values = values | {"density": values["density"] + grown}
     told = measured.familiar
+    held = torch.arange(measured.info["measured"]["training"], len(features), device=features.device)
+    if run.frozen and run.settings.task == "classify" and len(held) >= required_images(told.false_alarms):
+        before = Describer(measured.network, run.frozen)
+        found = measured.predict(before.apart(run.embed(run.feed.train, before)).embeddings[held])
+        values = measured_in_folds(model.classes, features, held, model.sigma, model.n_neighbours)
+        values |= {"density": found.log_density, "confidence": confidence(found.log_probabilities)}
+        if "likeness" in told.values:
+            values["likeness"] = as_many(told.values["likeness"], len(held))
+        values = {name: value.cpu() for name, value in values.items()}
+    else:
+        values = told.values
+    grown = math.log(len(model.centres) / len(measured.centres))  # density grows with the number of centres
+    values = values | {"density": values["density"] + grown}
     return replace(model.familiar, values=values, parts=told.parts, weights=told.weights)
 
 
