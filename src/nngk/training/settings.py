@@ -68,7 +68,7 @@ class Settings:
         None,
         JOB,
         "Learn the distances that this model finds between images, in place of classes: a second generation, for the "
-        "task metric. It is a model's folder, or several with commas between them.",
+        "task metric. It is a model's folder, or several with commas between them; 'none' learns from classes.",
         form="FOLDER[,FOLDER]",
         empty="none",
     )

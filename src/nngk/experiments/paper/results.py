@@ -33,6 +33,7 @@ LATER = (
     ("floor", 0.0),
     ("sigma_end", None),
     ("detail", None),
+    ("teacher", None),
 )
 
 
