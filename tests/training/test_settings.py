@@ -109,6 +109,8 @@ def test_unknown_name_without_a_neighbour():
         ("val_fraction", 1.0, "from 0 to below 1"),
         ("crop_scale", 0.0, "above 0 and up to 1"),
         ("warmup", 1.0, "from 0 to below 1"),
+        ("step_factor", 0.0, "above 0 and up to 1"),
+        ("head_epochs", 30, "less than the 30 epochs"),
     ],
 )
 def test_wrong_values(name, value, expected):
@@ -174,6 +176,17 @@ def test_rate_rises_and_falls():
     assert shares[:10] == pytest.approx([(i + 1) / 10 for i in range(10)])
     assert shares[10:] == pytest.approx([0.5 * (1 + math.cos(math.pi * i / 40)) for i in range(40)])
     assert {rate(step, 50, Settings(warmup=0.0, schedule="constant")) for step in range(50)} == {1.0}
+
+
+def test_rate_in_steps():
+    s = Settings(warmup=0.0, schedule="steps", epochs=7, step_epochs=3, step_factor=0.1)
+    shares = [rate(step, 7 * 5, s) for step in range(7 * 5)]  # five steps in each epoch
+    assert shares == pytest.approx([1.0] * 15 + [0.1] * 15 + [0.01] * 5)
+
+
+def test_a_frozen_network_has_no_epochs_without_the_rest():
+    with pytest.raises(InputError, match="'head_epochs' must be 0 for a frozen network"):
+        Settings(freeze=True, head_epochs=1)
 
 
 @pytest.mark.parametrize("optimiser", ["adamw", "sgd"])

@@ -54,16 +54,21 @@ def rate_of(settings: Settings) -> float:
 
 
 def rate(step: int, total: int, settings: Settings) -> float:
-    """Return the share of the base learning rate at a step: a linear rise, then half a cosine or level.
+    """Return the share of the base learning rate at a step: a linear rise, then half a cosine, stairs or level.
 
     >>> [round(rate(s, 100, Settings(warmup=0.1)), 2) for s in (0, 9, 55, 99)]
     [0.1, 1.0, 0.5, 0.0]
+    >>> [rate(s, 100, Settings(warmup=0.0, schedule="steps", epochs=4, step_epochs=2)) for s in (0, 49, 50, 99)]
+    [1.0, 1.0, 0.5, 0.5]
     """
     rise = round(settings.warmup * total)
     if step < rise:
         return (step + 1) / rise
     if settings.schedule == "constant":
         return 1.0
+    if settings.schedule == "steps":
+        epoch = step * settings.epochs // total
+        return settings.step_factor ** (epoch // settings.step_epochs)
     return 0.5 * (1 + math.cos(math.pi * (step - rise) / max(1, total - rise)))
 
 

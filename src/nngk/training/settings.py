@@ -441,10 +441,24 @@ class Settings:
         least=0,
         below=1,
     )
-    schedule: Literal["cosine", "constant"] = setting(
+    schedule: Literal["cosine", "constant", "steps"] = setting(
         "cosine",
         OPTIMISATION,
-        "Lower the learning rate along a cosine after the warm-up, or keep it constant.",
+        "Lower the learning rate along a cosine after the warm-up, keep it constant, or lower it in steps.",
+    )
+    step_epochs: int = setting(10, OPTIMISATION, "In steps, lower the rate after this many epochs.", least=1)
+    step_factor: float = setting(
+        0.5,
+        OPTIMISATION,
+        "In steps, lower the rate to this share of what it was.",
+        above=0,
+        most=1,
+    )
+    head_epochs: int = setting(
+        0,
+        OPTIMISATION,
+        "Train the embedding layer and what the loss learns by themselves for this many epochs first.",
+        least=0,
     )
     clip: float = setting(
         1.0,
@@ -517,6 +531,8 @@ class Settings:
         self._require(
             not self.teacher or taught, "teacher", "none unless a whole network is trained for the task metric"
         )
+        self._require(not (self.freeze and self.head_epochs), "head_epochs", "0 for a frozen network")
+        self._require(self.head_epochs < self.epochs, "head_epochs", f"less than the {self.epochs} epochs")
         layer = "where there is no embedding layer ('dim' is none)"
         self._require(bool(self.dim) or not self.whiten, "whiten", f"0 {layer}")
         self._require(not self.wide or bool(self.dim), "wide", f"auto {layer}")

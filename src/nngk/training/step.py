@@ -32,6 +32,9 @@ def take_step(run: Run, images: Tensor, labels: Tensor, indices: Tensor) -> Tens
     run.optimiser.zero_grad(set_to_none=True)
     with run.stage("backward"):
         loss.backward()
+    if run.at.epoch < settings.head_epochs:
+        for waiting in run.network.backbone_parameters():
+            waiting.grad = None
     with run.stage("optimiser"):
         if settings.clip:
             clip_gradients(run, settings.clip)

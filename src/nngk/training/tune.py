@@ -143,8 +143,7 @@ def _short_run(run: Run, lr: float, train_epoch: TrainEpoch, stopping: Callable[
 
 def _copy(run: Run, lr: float) -> Run:
     """Return a short run from the same start, on the same training and validation images and no others."""
-    epochs = run.settings.epochs if run.frozen else max(2, -(-run.settings.epochs // SHARE))
-    settings = replace(run.settings, lr=lr, epochs=epochs, patience=0)
+    settings = replace(run.settings if run.frozen else _shortened(run.settings), lr=lr, patience=0)
     none = Examples(Rows(torch.empty(0, 0)), torch.empty(0, dtype=torch.int64))
     tables = Split(run.split.train, run.split.val, run.split.test.select([]))
     folder = run.folder / FOLDER
@@ -152,6 +151,16 @@ def _copy(run: Run, lr: float) -> Run:
     short = build_run(tables, settings, folder, replace(run.feed, test=none), run.ranks)
     short.network.load_state_dict(run.network.state_dict())
     return short
+
+
+def _shortened(settings: Settings) -> Settings:
+    """Return settings whose course of epochs has a part of its length, and the same shape."""
+    return replace(
+        settings,
+        epochs=max(2, -(-settings.epochs // SHARE)),
+        step_epochs=-(-settings.step_epochs // SHARE),
+        head_epochs=settings.head_epochs // SHARE,
+    )
 
 
 def _estimate(run: Run, rates: int) -> float:
