@@ -36,6 +36,7 @@ from nngk.training.distributed import joined_ranks
 QUICK = "--quick" in sys.argv
 ROWS, DIM, K = (400, 16, 5) if QUICK else (32_000, 128, 100)
 REPEATS = 2 if QUICK else 3
+SETTLING, MESSAGES = (1, 2) if QUICK else (4, 5)  # TCP takes some messages to find out how fast a line is
 LARGE = 1 << 22  # bytes of a large message
 RANKS = (2,) if QUICK else (2, 3, 4)
 SLOW = [(20.0, 50.0), (50.0, 20.0)]  # milliseconds and megabits a second of lines between machines
@@ -123,7 +124,7 @@ def ring_seconds(ranks: Ranks) -> float:
 
 
 def search_rate(ranks: Ranks, among: int) -> float:
-    """Return the products a second of a rank that searches its own block, while as many as that search theirs."""
+    """Return the products a second of a rank that searches its own block, while so many search theirs."""
     points = points_of(ranks)
 
     def search() -> None:
@@ -137,16 +138,17 @@ def message_seconds(ranks: Ranks, size: int) -> float:
     """Return the median of the seconds after which all have a message of some bytes that goes around the ring."""
     message = torch.zeros(size // 4)
     taken = [
-        max(together(ranks, lambda: ranks.pass_on(message, len(message)), ranks.count)) for _ in range(1 + REPEATS)
+        max(together(ranks, lambda: ranks.pass_on(message, len(message)), ranks.count))
+        for _ in range(SETTLING + MESSAGES)
     ]
-    return statistics.median(taken[1:])
+    return statistics.median(taken[SETTLING:])
 
 
 def work(home: Path) -> None:
     """Be one rank, and let the first write down what was measured."""
     torch.set_num_threads(1)
     with joined_ranks("cpu") as ranks:
-        found: dict[str, Any] = {"small": message_seconds(ranks, 64), "large": message_seconds(ranks, LARGE)}
+        found: dict[str, Any] = {"large": message_seconds(ranks, LARGE), "small": message_seconds(ranks, 64)}
         found["ring"] = ring_seconds(ranks)
         if "--rates" in sys.argv:
             found["rates"] = [search_rate(ranks, among) for among in range(1, ranks.count + 1)]
