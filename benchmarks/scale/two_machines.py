@@ -117,11 +117,11 @@ def far(one: np.ndarray, other: np.ndarray) -> float:
     return float(np.abs(one - other).max() / max(1.0, np.abs(other).max()))
 
 
-def differences(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> dict[str, float]:
-    """Return how far a model is from another one: what was learned, σ, and anything."""
+def differences(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> dict[str, tuple[float, str]]:
+    """Return how far a model is from another one, and in which tensor: in what was learned, in σ, and in anything."""
     if found.keys() != expected.keys():
         raise SystemExit(f"The models hold different things: {sorted(found.keys() ^ expected.keys())}.")
-    apart = {name: far(found[name], one) for name, one in expected.items() if one.size}
+    apart = {name: (far(found[name], one), name) for name, one in expected.items() if one.size}
     learned = [name for name in apart if name.startswith("network/") or name in ("bank/centres", "bank/theta")]
     return {
         "largest difference of weights, centres and θ": max(apart[name] for name in learned),
@@ -136,10 +136,11 @@ def measure(given: argparse.Namespace) -> None:
         raise SystemExit("This needs root, /dev/net/tun, and the program ip (iproute2).")
     origin = provenance("cpu", given.commit)
 
-    def write(about: dict[str, Any], values: dict[str, float]) -> None:
-        for what, value in values.items():
-            print(f"{about['type']} {about['ranks']} {about['bank']:12} {what:46} {value:.3g}", flush=True)
-        append_rows(given.out, [{**about, "what": what, "value": value, **origin} for what, value in values.items()])
+    def write(about: dict[str, Any], values: dict[str, tuple[float, str]]) -> None:
+        for what, (value, where) in values.items():
+            print(f"{about['type']} {about['ranks']} {about['bank']:12} {what:64} {value:.3g} {where}", flush=True)
+        rows = [{**about, "what": what, "value": value, "where": where} for what, (value, where) in values.items()]
+        append_rows(given.out, [row | origin for row in rows])
 
     with tempfile.TemporaryDirectory() as home:
         photos = write_pictures(Path(home, "photos"))
@@ -148,7 +149,7 @@ def measure(given: argparse.Namespace) -> None:
             for bank in ("replicated", "sharded"):
                 about = {"type": kind, "bank": bank, "delay_ms": given.delay, "loss_percent": given.loss, "ranks": 2}
                 found, seconds = train_there(kind, photos, Path(home, kind + bank), bank, given.delay, given.loss)
-                write(about, differences(found, expected) | {"seconds of three epochs": seconds})
+                write(about, differences(found, expected) | {"seconds of three epochs": (seconds, "")})
             moved = [
                 differences(train_here(kind, photos, Path(home, f"{kind}{seed}"), seed), expected)
                 for seed in range(1, given.moved + 1)
