@@ -38,6 +38,26 @@ def computing(kind):
         torch.set_default_dtype(before)
 
 
+@contextmanager
+def moved_weights(seed):
+    """Let runs begin with each weight at a neighbouring number, above or below: what rounding does, once. 0: as is."""
+    build_as_is = loop.build_run
+
+    def build_moved(*given, **named):
+        run, generator = build_as_is(*given, **named), torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for p in run.network.parameters():
+                up = torch.rand(p.shape, generator=generator) < 0.5
+                p.copy_(torch.nextafter(p, torch.where(up, torch.inf, -torch.inf).to(p)))
+        return run
+
+    loop.build_run = build_moved if seed else build_as_is
+    try:
+        yield
+    finally:
+        loop.build_run = build_as_is
+
+
 def trained(photos, folder, values, kind="float32"):
     """Train in a folder; return what every step and every epoch had, as arrays."""
     with computing(kind):

@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python benchmarks/scale/lists_ahead.py [--commit HASH]
 
-Two ranks train a small network on made-up pictures, each in a network namespace of its own (``two_machines.py``), with
+Two ranks train a small network on made-up pictures, each in a network namespace of its own (``machines.py``), with
 a line between them that has a delay and a rate. Steps whose lists are asked for when they begin, beside their own
 network, take turns with steps whose lists were asked for one step before. Needs the rights to make namespaces (root);
 a quick run stays on this machine. Rows: results/scale_lists_ahead.csv.
@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from machines import ADDRESSES, can_make_machines, machines
 from PIL import Image
-from two_machines import ADDRESSES, can_make_machines, machines
 
 from nngk import Settings
 from nngk.data import read_images, split

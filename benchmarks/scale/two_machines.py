@@ -2,40 +2,35 @@
 
     PYTHONPATH=src python benchmarks/scale/two_machines.py [--commit HASH] [--delay 50] [--loss 1]
 
-Each machine is a network namespace of Linux with a tunnel device, and this program is the line between them: it holds
-every packet for some milliseconds and drops some, as ``tc`` with netem would in kernels that have it. torchrun starts
-an agent with one rank in each. Needs the rights to make namespaces (root). Both kinds of bank are trained for three
-epochs, and the weights, the centres, θ and the measures of the model are compared with those that one process leaves.
+torchrun starts an agent with one rank on each (``machines.py``). Both kinds of bank are trained for three epochs, and
+the weights, the centres, θ, σ and the measures of the model are compared with those that one process leaves: in
+float64, where rounding can neither hide nor excuse a difference, and in float32. How far rounding alone carries
+float32 is said by one process whose first weights are moved to neighbouring numbers, several times at random.
 Rows: results/scale_machines.csv.
 """
 
 import argparse
-import contextlib
-import fcntl
 import json
 import os
-import queue
-import random
-import shutil
-import struct
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from machines import ADDRESSES, can_make_machines, machines
 from PIL import Image
 
+from nngk.cli import main
 from nngk.experiments.record import append_rows, provenance
 from nngk.experiments.record.benchmarks import benchmark_options, benchmark_parser
 from nngk.files import read_tensors
+from nngk.training import loop
 
-ADDRESSES = ("10.77.0.1", "10.77.0.2")
+KINDS = ("float64", "float32")
 TINY = "--network small --weights random --dim 8 --resize 18 --crop-size 16 --batch-size 8 --n-neighbours 6 --epochs 3"
 TINY += " --lr 0.02 --optimiser sgd --val-fraction 0.25 --test-fraction 0.25 --hold-out --device cpu --threads 1"
 TINY += " --quiet --sigma learned"
@@ -53,78 +48,41 @@ def write_pictures(folder: Path) -> Path:
     return folder
 
 
-@contextmanager
-def machines(delay: float, loss: float, rate: float = 0.0) -> Iterator[list[tuple[list[str], str]]]:
-    """Give two machines, each as the words that start a command there and the name of its network device.
+def be_nngk(kind: str, seed: int, words: list[str]) -> None:
+    """Be the command line of nngk, computing in a type; with a seed, from weights moved to neighbouring numbers."""
+    torch.set_default_dtype(getattr(torch, kind))
+    build_run = loop.build_run
 
-    Packets take ``delay`` milliseconds each way, ``loss`` percent are dropped, and ``rate`` megabits a second go
-    through; 0 is as fast as it goes.
-    """
-    names = [f"nngk-{os.getpid()}-{i}" for i in range(2)]
-    devices = [f"ng{os.getpid() % 100_000}t{i}" for i in range(2)]
-    ends = []
-    try:
-        for name, device, address in zip(names, devices, ADDRESSES):
-            _ip("netns", "add", name)
-            ends.append(_tunnel(device))
-            _ip("link", "set", device, "netns", name)
-            _ip("-n", name, "addr", "add", f"{address}/24", "dev", device)
-            _ip("-n", name, "link", "set", device, "mtu", "9000", "up")
-            _ip("-n", name, "link", "set", "lo", "up")
-        for here, there in (ends, ends[::-1]):
-            line = Line(here, there, delay / 1e3, loss / 100, rate * 1e6 / 8)
-            for way in (line.take, line.give):
-                threading.Thread(target=way, daemon=True).start()
-        yield [(["ip", "netns", "exec", name], device) for name, device in zip(names, devices)]
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
-        for end in ends:
-            os.close(end)
+    def moved(*given: Any, **named: Any) -> Any:
+        run, generator = build_run(*given, **named), torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for p in run.network.parameters():
+                up = torch.rand(p.shape, generator=generator) < 0.5
+                p.copy_(torch.nextafter(p, torch.where(up, torch.inf, -torch.inf).to(p)))
+        return run
+
+    if seed:
+        loop.build_run = moved
+    sys.argv = ["nngk", *words]
+    main()
 
 
-class Line:
-    """One way of a line: packets that come out of one device go into another, late, and some never."""
-
-    def __init__(self, here: int, there: int, delay: float, loss: float, bandwidth: float) -> None:
-        self.here, self.there, self.delay, self.loss, self.bandwidth = here, there, delay, loss, bandwidth
-        self.held: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
-        self.random = random.Random(here)
-
-    def take(self) -> None:
-        """Read packets for as long as the device is there."""
-        free = 0.0  # when the last bit of the packet before has left
-        with contextlib.suppress(OSError):
-            while packet := os.read(self.here, 1 << 16):
-                if self.random.random() < self.loss:
-                    continue
-                free = max(free, time.monotonic()) + (len(packet) / self.bandwidth if self.bandwidth else 0.0)
-                self.held.put((free + self.delay, packet))
-
-    def give(self) -> None:
-        """Write packets when their time has come."""
-        with contextlib.suppress(OSError):
-            while True:
-                due, packet = self.held.get()
-                time.sleep(max(0.0, due - time.monotonic()))
-                os.write(self.there, packet)
+def training(kind: str, photos: Path, out: Path, seed: int = 0) -> list[str]:
+    """Return the words of Python that train."""
+    return [__file__, "--be-nngk", kind, str(seed), "train", str(photos), "--out", str(out), *TINY.split()]
 
 
-def can_make_machines() -> bool:
-    """Return whether this process may make network namespaces and tunnels."""
-    return not os.geteuid() and shutil.which("ip") is not None and Path("/dev/net/tun").exists()
+def train_here(kind: str, photos: Path, out: Path, seed: int = 0) -> dict[str, np.ndarray]:
+    """Train in one process; return what was learned."""
+    words = [sys.executable, *training(kind, photos, out, seed)]
+    subprocess.run(words, check=True, stdout=sys.stderr, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    return what_was_learned(out)
 
 
-def _tunnel(device: str) -> int:
-    """Make a network device whose packets this process reads and writes."""
-    handle = os.open("/dev/net/tun", os.O_RDWR)
-    kind = 0x0001 | 0x1000  # IFF_TUN, IFF_NO_PI: IP packets and nothing else
-    fcntl.ioctl(handle, 0x400454CA, struct.pack("16sH22x", device.encode(), kind))  # TUNSETIFF
-    return handle
-
-
-def train_there(photos: Path, out: Path, bank: str, delay: float, loss: float) -> float:
-    """Train on two machines; return the seconds that it took."""
+def train_there(
+    kind: str, photos: Path, out: Path, bank: str, delay: float, loss: float
+) -> tuple[dict[str, np.ndarray], float]:
+    """Train on two machines; return what was learned, and the seconds that it took."""
     with machines(delay, loss) as places:
         started = time.perf_counter()
         agents = []
@@ -132,17 +90,17 @@ def train_there(photos: Path, out: Path, bank: str, delay: float, loss: float) -
             launch = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
             launch += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{ADDRESSES[0]}:29500", "--rdzv-id", "two"]
             launch += ["--rdzv-conf", f"is_host={int(not number)}"]  # its name says nothing of this address
-            launch += ["--local-addr", address, "-m", "nngk", "train", str(photos), "--out", str(out), "--bank", bank]
+            launch += ["--local-addr", address, *training(kind, photos, out), "--bank", bank]
             environment = {**os.environ, "GLOO_SOCKET_IFNAME": device, "OMP_NUM_THREADS": "1"}
-            agents.append(subprocess.Popen([*inside, *launch, *TINY.split()], env=environment, stdout=sys.stderr))
+            agents.append(subprocess.Popen([*inside, *launch], env=environment, stdout=sys.stderr))
         codes = [agent.wait() for agent in agents]
         if any(codes):
             raise SystemExit(f"The agents ended with {codes}; what they said is above.")
-        return time.perf_counter() - started
+        return what_was_learned(out), time.perf_counter() - started
 
 
 def what_was_learned(out: Path) -> dict[str, np.ndarray]:
-    """Return the tensors of a model, and what was measured with it."""
+    """Return the tensors of a model and σ, and what was measured with it."""
     said = json.loads((out / "model.json").read_text())
     found = {
         f"{kind}/{name}": tensor.double().numpy()
@@ -150,6 +108,7 @@ def what_was_learned(out: Path) -> dict[str, np.ndarray]:
         for name, tensor in read_tensors(out / file["file"]).items()
         if "thumbnail" not in name
     }
+    found["sigma"] = np.array(said["sigma"])
     return found | {f"test/{name}": np.array(value) for name, value in said["info"].get("test", {}).items()}
 
 
@@ -158,47 +117,53 @@ def far(one: np.ndarray, other: np.ndarray) -> float:
     return float(np.abs(one - other).max() / max(1.0, np.abs(other).max()))
 
 
+def differences(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> dict[str, tuple[float, str]]:
+    """Return how far a model is from another one, and in which tensor: in what was learned, in σ, and in anything."""
+    if found.keys() != expected.keys():
+        raise SystemExit(f"The models hold different things: {sorted(found.keys() ^ expected.keys())}.")
+    apart = {name: (far(found[name], one), name) for name, one in expected.items() if one.size}
+    learned = [name for name in apart if name.startswith("network/") or name in ("bank/centres", "bank/theta")]
+    return {
+        "largest difference of weights, centres and θ": max(apart[name] for name in learned),
+        "difference of σ": apart["sigma"],
+        "largest difference of anything in the model": max(apart.values()),
+    }
+
+
 def measure(given: argparse.Namespace) -> None:
     """Train in one process and on two machines, with each kind of bank, and write how far they are apart."""
     if not can_make_machines():
         raise SystemExit("This needs root, /dev/net/tun, and the program ip (iproute2).")
     origin = provenance("cpu", given.commit)
+
+    def write(about: dict[str, Any], values: dict[str, tuple[float, str]]) -> None:
+        for what, (value, where) in values.items():
+            print(f"{about['type']} {about['ranks']} {about['bank']:12} {what:64} {value:.3g} {where}", flush=True)
+        rows = [{**about, "what": what, "value": value, "where": where} for what, (value, where) in values.items()]
+        append_rows(given.out, [row | origin for row in rows])
+
     with tempfile.TemporaryDirectory() as home:
         photos = write_pictures(Path(home, "photos"))
-        alone = [sys.executable, "-m", "nngk", "train", str(photos), "--out", f"{home}/alone", *TINY.split()]
-        subprocess.run(alone, check=True, stdout=sys.stderr, env={**os.environ, "OMP_NUM_THREADS": "1"})
-        expected = what_was_learned(Path(home, "alone"))
-        for bank in ("replicated", "sharded"):
-            seconds = train_there(photos, Path(home, bank), bank, given.delay, given.loss)
-            found = what_was_learned(Path(home, bank))
-            if found.keys() != expected.keys():
-                raise SystemExit(f"The models hold different things: {sorted(found.keys() ^ expected.keys())}.")
-            apart = {name: far(found[name], one) for name, one in expected.items() if one.size}
-            learned = {name: apart[name] for name in apart if name.startswith("network/")}
-            learned |= {name: apart[name] for name in ("bank/centres", "bank/theta") if name in apart}
-            about = {"bank": bank, "delay_ms": given.delay, "loss_percent": given.loss, "ranks": 2}
-            rows: list[dict[str, Any]] = [
-                {**about, "what": "largest difference of weights, centres and θ", "value": max(learned.values())},
-                {**about, "what": "largest difference of anything in the model", "value": max(apart.values())},
-                {**about, "what": "seconds of three epochs", "value": seconds},
+        for kind in KINDS[given.quick :]:
+            expected = train_here(kind, photos, Path(home, kind))
+            for bank in ("replicated", "sharded"):
+                about = {"type": kind, "bank": bank, "delay_ms": given.delay, "loss_percent": given.loss, "ranks": 2}
+                found, seconds = train_there(kind, photos, Path(home, kind + bank), bank, given.delay, given.loss)
+                write(about, differences(found, expected) | {"seconds of three epochs": (seconds, "")})
+            moved = [
+                differences(train_here(kind, photos, Path(home, f"{kind}{seed}"), seed), expected)
+                for seed in range(1, 2 if given.quick else given.moved + 1)
             ]
-            for row in rows:
-                print(f"{bank:12} {row['what']:46} {row['value']:.3g}", flush=True)
-            append_rows(given.out, [row | origin for row in rows])
-
-
-def _ip(*words: str) -> None:
-    _run(["ip", *words])
-
-
-def _run(words: list[str]) -> None:
-    done = subprocess.run(words, check=False, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(words)} failed: {done.stderr.strip()}")
+            largest = {f"first weights moved, {what}": max(each[what] for each in moved) for what in moved[0]}
+            write({"type": kind, "bank": "replicated", "ranks": 1}, largest)
 
 
 if __name__ == "__main__":
-    parser = benchmark_parser(__doc__, "results/scale_machines.csv")
-    parser.add_argument("--delay", type=float, default=50, help="Milliseconds that a packet takes each way.")
-    parser.add_argument("--loss", type=float, default=1, help="Percent of the packets that are dropped.")
-    measure(benchmark_options(parser))
+    if "--be-nngk" in sys.argv:
+        be_nngk(sys.argv[2], int(sys.argv[3]), sys.argv[4:])
+    else:
+        parser = benchmark_parser(__doc__, "results/scale_machines.csv")
+        parser.add_argument("--delay", type=float, default=50, help="Milliseconds that a packet takes each way.")
+        parser.add_argument("--loss", type=float, default=1, help="Percent of the packets that are dropped.")
+        parser.add_argument("--moved", type=int, default=5, help="How often one process has its first weights moved.")
+        measure(benchmark_options(parser))

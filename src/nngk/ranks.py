@@ -103,17 +103,31 @@ class Ranks:
 
     def pass_on(self, rows: Tensor, coming: int) -> Tensor:
         """Give rows to the next rank of the ring; return those of the rank before, which are ``coming`` many."""
+        return self.begin_pass_on(rows, coming)()
+
+    def begin_pass_on(self, rows: Tensor, coming: int) -> Callable[[], Tensor]:
+        """Begin to give rows to the next rank of the ring; return a function that waits for those of the rank before.
+
+        Until then the rows must stay as they are.
+        """
         if self.count == 1:
-            return rows
+            return lambda: rows
         sent = self._there(rows).contiguous()
         found = sent.new_empty(coming, *rows.shape[1:])
         ahead, behind = self._global((self.rank + 1) % self.count), self._global((self.rank - 1) % self.count)
-        steps = [dist.P2POp(dist.isend, sent, ahead, self.group)] if len(sent) else []
-        steps += [dist.P2POp(dist.irecv, found, behind, self.group)] if coming else []
-        for work in dist.batch_isend_irecv(steps) if steps else ():
-            work.wait()
+        # Receiving first: gloo sends nothing before it was told that somebody waits for it, and of two ranks, which
+        # have one connection, the second would say so behind all that it sends.
+        steps = [dist.P2POp(dist.irecv, found, behind, self.group)] if coming else []
+        steps += [dist.P2POp(dist.isend, sent, ahead, self.group)] if len(sent) else []
+        works = dist.batch_isend_irecv(steps) if steps else []
         self._sent("ring", sent.nbytes, bool(len(sent)))
-        return found.to(rows.device)
+
+        def passed() -> Tensor:
+            for work in works:
+                work.wait()
+            return found.to(rows.device)
+
+        return passed
 
     def sum(self, tensor: Tensor) -> Tensor:
         """Return the sum of the tensors of all ranks, the same bits everywhere."""

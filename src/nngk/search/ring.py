@@ -1,6 +1,7 @@
 """Neighbours among points of which each rank holds a part: blocks of them go around, and the nearest are kept.
 
-Rank r holds the rows ``ranks.span(n, r)`` of n points. Indices count all n. Nobody ever holds more than two parts.
+Rank r holds the rows ``ranks.span(n, r)`` of n points. Indices count all n. Beside its own part nobody ever holds more
+than two: the one that it works on, and the one that comes in meanwhile.
 """
 
 from collections.abc import Iterator
@@ -14,14 +15,22 @@ from nngk.search.exact import Exact
 
 
 def blocks(own: Tensor, n: int, ranks: Ranks) -> Iterator[tuple[int, Tensor]]:
-    """Yield the parts of all ranks, the own one first, each with the index of its first row."""
+    """Yield the parts of all ranks, the own one first, each with the index of its first row.
+
+    While the caller works on a part, it is on its way to the next rank already, and the one after it comes in: it must
+    stay as it is, and all parts be asked for.
+    """
     block, source = own, ranks.rank
     for step in range(ranks.count):
-        yield int(ranks.span(n, source).start), block
-        if step + 1 < ranks.count:
-            source = (source - 1) % ranks.count
-            span = ranks.span(n, source)
-            block = ranks.pass_on(block, span.stop - span.start)
+        first = int(ranks.span(n, source).start)
+        if step + 1 == ranks.count:
+            yield first, block
+            return
+        source = (source - 1) % ranks.count
+        span = ranks.span(n, source)
+        arrived = ranks.begin_pass_on(block, span.stop - span.start)
+        yield first, block
+        block = arrived()
 
 
 def ring_neighbours(own: Tensor, n: int, k: int, ranks: Ranks) -> tuple[Tensor, Tensor]:
@@ -43,18 +52,16 @@ def ring_answers(own: Tensor, engine: Engine, n: int, k: int, ranks: Ranks) -> t
     """Return the same from an engine over the own rows: questions go around, and each rank answers from its part."""
     here = ranks.span(n).start
     best = nothing(own, k)
-    if len(own) > 1:
-        squared, found = engine.all_neighbours(min(k, len(own) - 1))
-        best = nearer(*best, *shifted(squared, found, here, own))
-    questions, source = own, ranks.rank
-    for _ in range(ranks.count - 1):
-        source = (source - 1) % ranks.count
-        rows = ranks.span(n, source).stop - ranks.span(n, source).start
-        questions = ranks.pass_on(questions, rows)
-        best = ranks.pass_on(best[0], rows), ranks.pass_on(best[1], rows)
-        if len(engine) and rows:
-            squared, found = engine.search(questions, min(k, len(engine)))
-            best = nearer(*best, *shifted(squared, found, here, questions))
+    for step, (_, questions) in enumerate(blocks(own, n, ranks)):
+        if step:  # the best so far come behind their questions
+            best = ranks.pass_on(best[0], len(questions)), ranks.pass_on(best[1], len(questions))
+        if step and len(own) and len(questions):
+            squared, found = engine.search(questions, min(k, len(own)))
+        elif not step and len(own) > 1:
+            squared, found = engine.all_neighbours(min(k, len(own) - 1))
+        else:
+            continue
+        best = nearer(*best, *shifted(squared, found, here, questions))
     home = ranks.span(n)
     return ranks.pass_on(best[0], home.stop - home.start), ranks.pass_on(best[1], home.stop - home.start)
 
