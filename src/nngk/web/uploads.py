@@ -18,8 +18,7 @@ _READ: list[str] = [name for name in FORMATS if name in Image.OPEN]
 
 T = TypeVar("T")
 
-# What `sent_picture` reads, for the description of the routes. FastAPI can read such a form itself, at a higher cost for
-# each picture.
+# What `sent_picture` reads, for the description of the routes. FastAPI can read such a form itself, at a higher cost.
 PICTURE_FORM: dict[str, Any] = {
     "requestBody": {
         "required": True,
