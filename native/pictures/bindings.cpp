@@ -13,12 +13,43 @@ using namespace nngk;
 using Pixels = nb::ndarray<const uint8_t, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 using OutPixels = nb::ndarray<uint8_t, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 
+namespace {
+
+// The C data interface of Arrow, as its specification lays it out.
+struct ArrowArray {
+    int64_t length, null_count, offset, n_buffers, n_children;
+    const void** buffers;
+    ArrowArray** children;
+    ArrowArray* dictionary;
+    void (*release)(ArrowArray*);
+    void* private_data;
+};
+
+void window(const uint8_t* pixels, size_t bytes, const Side& rows, const Side& columns, const OutPixels& out) {
+    // The Python side sees to these; a mistake there must not become a wild write.
+    const bool inside = rows.first + rows.count <= rows.resized && columns.first + columns.count <= columns.resized && rows.own && columns.own;
+    if (out.shape(0) != 3 || !inside) throw std::invalid_argument("a window of an RGB picture was expected");
+    middle(pixels, bytes, rows, columns, out.data());
+}
+
+}  // namespace
+
 NB_MODULE(_pictures, m) {
     m.def("middle", [](Pixels pixels, size_t height, size_t width, size_t top, size_t left, OutPixels out) {
-        const Side rows{pixels.shape(0), height, top, out.shape(1)}, columns{pixels.shape(1), width, left, out.shape(2)};
-        // The Python side sees to these; a mistake there must not become a wild write.
-        const bool inside = top + rows.count <= height && left + columns.count <= width && rows.own && columns.own;
-        if (pixels.shape(2) != 3 || out.shape(0) != 3 || !inside) throw std::invalid_argument("a window of an RGB picture was expected");
-        middle(pixels.data(), rows, columns, out.data());
+        if (pixels.shape(2) != 3) throw std::invalid_argument("a window of an RGB picture was expected");
+        window(pixels.data(), 3, {pixels.shape(0), height, top, out.shape(1)}, {pixels.shape(1), width, left, out.shape(2)}, out);
     }, "pixels"_a, "height"_a, "width"_a, "top"_a, "left"_a, "out"_a, nb::call_guard<nb::gil_scoped_release>());
+
+    // A picture of Pillow where it lies: a list of four bytes for each pixel, as `__arrow_c_array__` gives it.
+    m.def("middle_of_arrow", [](nb::capsule picture, size_t tall, size_t wide, size_t height, size_t width, size_t top, size_t left, OutPixels out) {
+        const auto* list = static_cast<const ArrowArray*>(PyCapsule_GetPointer(picture.ptr(), "arrow_array"));
+        if (!list) throw nb::python_error();
+        const bool whole = list->n_children == 1 && list->offset == 0 && size_t(list->length) == tall * wide;
+        const ArrowArray* bytes = whole ? list->children[0] : nullptr;
+        if (!bytes || bytes->n_buffers != 2 || bytes->offset != 0 || size_t(bytes->length) != 4 * tall * wide)
+            throw std::invalid_argument("pixels of four bytes were expected");
+        const auto* pixels = static_cast<const uint8_t*>(bytes->buffers[1]);
+        nb::gil_scoped_release others;
+        window(pixels, 4, {tall, height, top, out.shape(1)}, {wide, width, left, out.shape(2)}, out);
+    }, "picture"_a, "tall"_a, "wide"_a, "height"_a, "width"_a, "top"_a, "left"_a, "out"_a);
 }

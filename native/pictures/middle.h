@@ -11,8 +11,8 @@ struct Side {
     size_t first, count;  // those of the resized ones that are wanted
 };
 
-// Resizes RGB pixels (rows.own, columns.own, 3) as Pillow's bilinear filter does, to the bit, and writes only the
-// wanted window, channel by channel: out is (3, rows.count, columns.count).
-void middle(const uint8_t* pixels, const Side& rows, const Side& columns, uint8_t* out);
+// Resizes RGB pixels (rows.own, columns.own) of 3 bytes each, or of 4 with one that says nothing, as Pillow's bilinear filter
+// does, to the bit, and writes only the wanted window, channel by channel: out is (3, rows.count, columns.count).
+void middle(const uint8_t* pixels, size_t each, const Side& rows, const Side& columns, uint8_t* out);
 
 }  // namespace nngk

@@ -64,11 +64,12 @@ def keep_memory() -> None:
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
     if mallopt is not None:
-        for setting, value in ((_ARENAS, 1), (_SEPARATE_MAPS, 0), (_KEPT_BYTES, 1 << 30)):
+        for setting, value in ((_ARENAS, 1), (_SEPARATE_MAPS, 0), (_KEPT_BYTES, 1 << 30), (_SET_ASIDE, 0)):
             mallopt(setting, value)
 
 
 _ARENAS, _SEPARATE_MAPS, _KEPT_BYTES = -8, -4, -1  # M_ARENA_MAX, M_MMAP_MAX and M_TRIM_THRESHOLD of malloc.h
+_SET_ASIDE = 1  # M_MXFAST: small pieces that are set aside are all gone through whenever a map is freed
 
 
 def keep_objects() -> None:

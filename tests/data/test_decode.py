@@ -241,7 +241,14 @@ def test_a_photo_that_is_hardly_larger_is_decoded_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize("squash", [False, True])
 @pytest.mark.parametrize(
     ("shape", "size", "middle"),
-    [((300, 400), 256, 224), ((60, 90), 32, 28), ((41, 20), 32, 32), ((32, 45), 32, 21), ((700, 500), 64, 63)],
+    [
+        ((300, 400), 256, 224),
+        ((60, 90), 32, 28),
+        ((41, 20), 32, 32),
+        ((32, 45), 32, 21),
+        ((700, 500), 64, 63),
+        ((2100, 2050), 64, 60),
+    ],
 )
 def test_the_middle_alone_is_what_a_centre_crop_reads(shape, size, middle, squash, compiled, monkeypatch) -> None:
     if not compiled:

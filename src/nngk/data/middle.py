@@ -45,5 +45,11 @@ def resized_middle(image: Image.Image, target: tuple[int, int], side: int) -> np
         whole = image.resize(target, Image.Resampling.BILINEAR)
         return planes(whole.crop((left, top, left + side, top + side)))
     out = np.empty((3, side, side), dtype=np.uint8)
-    _core.middle(np.asarray(image), target[1], target[0], top, left, out)
+    window = target[1], target[0], top, left, out
+    try:  # where it lies, unless it is large or Pillow is old
+        pixels = image.__arrow_c_array__()[1]
+    except (AttributeError, ValueError):
+        _core.middle(np.asarray(image), *window)
+    else:
+        _core.middle_of_arrow(pixels, image.height, image.width, *window)
     return out

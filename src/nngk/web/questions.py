@@ -2,15 +2,15 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, File, Query, UploadFile
+from fastapi import APIRouter, Query, Request
 
 from nngk.model import Evidence
 from nngk.web.photos import photo_id, photo_name
 from nngk.web.refusals import as_text
 from nngk.web.schemas import Bar, Classified, Embedded, Found, Photo, Problem
 from nngk.web.service import Service
+from nngk.web.uploads import PICTURE_FORM, sent_picture
 
-Picture = Annotated[UploadFile, File(description="A JPEG, PNG, WebP, GIF, BMP or TIFF file.")]
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": Problem, "description": what}
     for status, what in (
@@ -29,14 +29,15 @@ def question_routes(service: Service) -> APIRouter:
     """Return the routes for pictures: /classify, /search and /embed."""
     routes = APIRouter(tags=["questions"], responses=PROBLEMS)
 
-    @routes.post("/classify")
+    @routes.post("/classify", openapi_extra=PICTURE_FORM)
     async def classify(
-        image: Picture,
+        request: Request,
         evidence: Annotated[int, Query(ge=0, le=100, description="How many images behind the answer to name.")] = 5,
         top: Annotated[int, Query(ge=1, le=1000, description="How many classes to name.")] = 10,
     ) -> Classified:
         """Say what a picture shows, how surely, and which images of the model decided it."""
-        snapshot, answer = await service.ask("classify", image, evidence)
+        async with sent_picture(request) as image:
+            snapshot, answer = await service.ask("classify", image, evidence)
         return Classified(
             label=as_text(answer.label),
             probability=answer.probability,
@@ -50,19 +51,21 @@ def question_routes(service: Service) -> APIRouter:
             version=snapshot.version,
         )
 
-    @routes.post("/search")
+    @routes.post("/search", openapi_extra=PICTURE_FORM)
     async def search(
-        image: Picture,
+        request: Request,
         k: Annotated[int, Query(ge=1, le=1000, description="How many images to find, or all if there are fewer.")] = 10,
     ) -> Found:
         """Find the images of the model that are most similar to a picture."""
-        snapshot, found = await service.ask("search", image, k)
+        async with sent_picture(request) as image:
+            snapshot, found = await service.ask("search", image, k)
         return Found(found=photos(found[:k]), version=snapshot.version)
 
-    @routes.post("/embed")
-    async def embed(image: Picture) -> Embedded:
+    @routes.post("/embed", openapi_extra=PICTURE_FORM)
+    async def embed(request: Request) -> Embedded:
         """Return the embedding of a picture."""
-        _, row = await service.ask("embed", image)
+        async with sent_picture(request) as image:
+            _, row = await service.ask("embed", image)
         return Embedded(embedding=row.tolist())
 
     return routes

@@ -85,9 +85,9 @@ class Service:
         work = partial(read_upload, upload.file, self.limits.pixels, lambda data: then(load_image(data)))
         return await self._within(self._shown, work, self.limits.seconds)
 
-    async def ask(self, kind: Kind, upload: UploadFile, count: int = 0) -> tuple[Snapshot, Any]:
+    async def ask(self, kind: Kind, picture: BinaryIO, count: int = 0) -> tuple[Snapshot, Any]:
         """Return the state of the model that answered, and its answer about an uploaded picture."""
-        asked = self.batcher.ask(Question(kind, upload.file, count))
+        asked = self.batcher.ask(Question(kind, picture, count))
         async with asyncio.timeout(self.limits.seconds):
             return await asyncio.wrap_future(asked)
 

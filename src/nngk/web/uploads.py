@@ -1,10 +1,13 @@
 """From the bytes that a stranger sends to a picture, or a sentence."""
 
-from collections.abc import Callable
-from typing import BinaryIO, TypeVar
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, BinaryIO, TypeVar
 
 from PIL import Image
+from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 
 from nngk.data.opening import FORMATS, require_bounded
 from nngk.errors import InputError
@@ -14,6 +17,50 @@ _READ: list[str] = [name for name in FORMATS if name in Image.OPEN]
 
 
 T = TypeVar("T")
+
+# What `sent_picture` reads, for the description of the routes. FastAPI can read such a form itself, at a higher cost.
+PICTURE_FORM: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["image"],
+                    "properties": {
+                        "image": {
+                            "type": "string",
+                            "contentMediaType": "application/octet-stream",
+                            "description": "A JPEG, PNG, WebP, GIF, BMP or TIFF file.",
+                        }
+                    },
+                }
+            }
+        },
+    }
+}
+
+
+@asynccontextmanager
+async def sent_picture(request: Request) -> AsyncIterator[BinaryIO]:
+    """Yield the file in the field ``image`` of a form. Raise HTTPException if there is none."""
+    try:
+        form = await request.form()
+    except HTTPException:
+        raise
+    except Exception as error:  # parsers raise anything for bytes that somebody made up, or that never come
+        raise HTTPException(400, f"The form could not be read ({type(error).__name__}).") from None
+    try:
+        image = form.get("image")
+        if not isinstance(image, UploadFile):
+            raise HTTPException(
+                422,
+                "The request does not fit the description at /openapi.json (image: a file in a multipart form was "
+                "expected).",
+            )
+        yield image.file
+    finally:
+        await form.close()
 
 
 def read_upload(file: BinaryIO, most_pixels: int, read: Callable[[bytes], T]) -> T:
