@@ -13,7 +13,6 @@ constexpr size_t ENTRY_LEAF = 24;  // points of a leaf of the tree that queries 
 constexpr size_t STALE_REACH = 24;  // of the round that brings lists up to date after points came and went
 constexpr double ROUND_GAINS = 0.0005; // of recall for each neighbour that it looks at, about
 constexpr int TRIES = 3;           // at lists of a wanted recall, each with half of what the one before might miss
-constexpr size_t TIES = 8;         // entries of a list read beyond k, since equally far points go by their ids
 constexpr size_t SCANNED = 8;      // times as many as are wanted are measured on vectors that stay in a file
 constexpr size_t PIECE = 8;        // queries a thread takes at a time
 
@@ -268,7 +267,7 @@ double Fanng::complete_lists(size_t k, const int64_t* ids, const int64_t* truth,
         rescore_lists(threads);
         lists_stale_ = false;
     }
-    const bool kept = kept_width(k) <= list_width_;
+    const bool kept = std::min(points_.size() - 1, k + TIES) <= list_width_;
     double share = kept ? list_share(ids, truth, n, k) : 0;
     // A round of looking around costs less than looking for all again, and the less the shorter it is.
     for (size_t reach : {12, 24, 40}) {

@@ -22,6 +22,9 @@ constexpr size_t AS_MANY = 1 << 20;
 // Points up to which every pair is compared: nothing costs less.
 constexpr size_t SMALL = 4096;
 
+// Entries of a list that are read beyond k, since equally far points go by their ids.
+constexpr size_t TIES = 8;
+
 struct Settings {
     uint32_t dim = 0;
     uint32_t degree = 32;      // most edges of a vertex

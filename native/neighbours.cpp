@@ -15,7 +15,12 @@ constexpr size_t SAMPLE = 300;     // points whose true neighbours tell how far 
 constexpr size_t BLOCK = 24 * PANEL; // points that are packed at a time
 constexpr double AGREEMENT = 0.99; // of the true neighbours that fewer dimensions must still find
 constexpr double MARGIN = 0.25;    // of what may be missing, kept back: the sample is a sample, and cells have bounds
-constexpr double TOO_MANY = 0.2;   // share of the cells to look at from which on comparing all pairs costs less
+// Looking at cells costs as much as comparing all pairs from a share of the cells on that was measured: a pair costs as
+// much beside its product as so many dimensions, it may be met from both sides, and cells have to be made first.
+constexpr double BESIDE = 170, MAKING = 0.36;
+
+// Whether all pairs of so many dimensions are compared sooner than those of a share of the cells, in fewer dimensions.
+bool too_many(double share, size_t dim, size_t fewer) { return share * 2 * (double(fewer) + BESIDE) > (1 - MAKING) * double(dim); }
 
 uint64_t word(uint32_t distance, uint32_t entry) { return uint64_t(distance) << 32 | entry; }
 
@@ -116,19 +121,21 @@ void Fanng::find_lists(size_t k, double wanted, int threads) {
         x = Matrix{copy.data(), padded};
     }
     list_width_ = width;
-    lists_.resize(n * width);
     if (n <= SMALL || wanted >= 1) return compare_all(x, threads);
     const Truth truth(x, n, points_.dim(), k, threads);
     const auto [less, agreement] = fewest(x, n, points_.dim(), truth, width, settings_.seed, threads);
     const double needed = std::min(1.0, wanted / agreement);
     Cells cells(less.dim ? less.matrix() : x, less.dim ? less.rest.data() : nullptr, n, less.dim ? less.dim : points_.dim(), threads);
-    const double saved = less.dim ? double(points_.dim()) / double(less.dim) : 1;
     size_t probes = 0;
     for (const bool settled : {false, true}) {
         if (settled) cells.settle(probes, threads);  // not every point finds room where it belongs
         probes = std::max(probes, cells.probes_for(truth.points, truth.near, needed + MARGIN * (1 - needed), threads));
-        if (double(probes) > TOO_MANY * saved * double(cells.count())) return compare_all(x, threads);
+        if (too_many(double(probes) / double(cells.count()), points_.dim(), less.dim ? less.dim : points_.dim())) {
+            list_width_ = std::min(n - 1, k + TIES);  // exact lists need no more to choose from
+            return compare_all(x, threads);
+        }
     }
+    lists_.resize(n * width);
     cells.neighbours(width, probes, threads, [&](uint32_t v, const uint64_t* keys, size_t count) {
         for (size_t j = 0; j < width; ++j) lists_[v * width + j] = j < count ? key_id(keys[j]) : NONE;
     });
@@ -137,6 +144,7 @@ void Fanng::find_lists(size_t k, double wanted, int threads) {
 
 void Fanng::compare_all(const Matrix& x, int threads) {
     const size_t n = points_.size(), width = list_width_;
+    lists_.resize(n * width);
     std::fill(lists_.data(), lists_.data() + lists_.size(), NONE);
     if (n < 2) return;
     Array<float> distances(n * width);

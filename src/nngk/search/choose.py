@@ -16,17 +16,14 @@ from nngk.search.fanng import FANNG
 from nngk.search.native import core
 
 ENGINES = ("auto", "exact", "fanng", "faiss-flat", "faiss-hnsw", "faiss-ivf", "hnswlib", "pynndescent", "usearch")
-# Seconds of one core, measured with benchmarks/search/growth.py (results/search_crossing.csv, search_growth.csv) on a
-# 2.6 GHz processor with AVX-512. Only their ratio decides, and it changes little from machine to machine: both engines
-# live on the same multiply-adds and the same memory.
-EXACT_PAIR = 1.13e-11  # a multiply-add of all-pairs exact search (each product serves two points)
-EXACT_POINT = 2.8e-5  # what a point's list of 100 costs beside the products
+# Seconds of one core of an AMD EPYC of the fifth generation, fitted to both engines on the overlapping classes of
+# benchmarks/search/lists.py. Only their ratio decides. Its multiply-adds cost less than those of most processors, which
+# favours exact search: on others FANNG is faster from fewer points on, and is not taken too early.
+PAIR = {"exact": 4.5e-12, "fanng": 3.5e-12}  # for each of a point's n·dim products, of which FANNG computes a part
+POINT = 2.4e-5  # what a point costs beside them
+NEIGHBOUR = {"exact": 1.6e-7, "fanng": 3.9e-7}  # and an entry of its list
 EXACT_TORCH = 4.0  # how much slower exact search is without the compiled core
-FANNG_POINT = 2.8e-5  # lists, graph and walks of a point among few
-FANNG_VALUE = 2.0e-7  # the same, for each of its dimensions: between generated features (1.5) and real ones (3.1)
-FANNG_NEIGHBOUR = 3.25e-7  # and for one entry of its list
-FANNG_GROWTH = 0.38  # the power of n with which all of these grow
-FANNG_FEW = 25_000  # points from which on they do
+SHORTEST = 48  # entries of FANNG's lists, however few are asked for
 FANNG_RECALL = 0.98
 # Points up to which a GPU compares all pairs sooner than a CPU makes a graph.
 GPU_POINTS = 20_000_000
@@ -44,7 +41,8 @@ def choose(n: int, dim: int, k: int, device: str | torch.device = "cpu") -> Choi
     """Return the engine that finds the k nearest neighbours of all n points first.
 
     Sizes alone decide, as if classes overlapped. Of points that fill many dimensions, or whose tails are heavy, FANNG
-    finds the lists later than is foretold here, of classes that lie apart sooner.
+    finds the lists later than is foretold here, because it compares all pairs in the end; of classes that lie apart
+    sooner.
 
     >>> choose(5_000, 512, 100).name
     'exact'
@@ -53,10 +51,13 @@ def choose(n: int, dim: int, k: int, device: str | torch.device = "cpu") -> Choi
         whole(value, name)
     if torch.device(device).type == "cuda" and n <= GPU_POINTS:
         return Choice("exact", f"exact: a GPU compares {n:,} points exhaustively", 1.0)
-    exact = n * (EXACT_POINT + EXACT_PAIR * n * dim) * (1 if core() else EXACT_TORCH)
+    exact, graph = (
+        n * (POINT + NEIGHBOUR[engine] * max(k, least) + PAIR[engine] * n * dim)
+        for engine, least in (("exact", 0), ("fanng", SHORTEST))
+    )
     if core() is None:
+        exact *= EXACT_TORCH
         return Choice("exact", f"exact, about {exact:.3g} s of one core: FANNG's compiled core is missing", 1.0)
-    graph = n * (FANNG_POINT + FANNG_VALUE * dim + FANNG_NEIGHBOUR * k) * max(1.0, n / FANNG_FEW) ** FANNG_GROWTH
     if exact <= graph:
         return Choice("exact", f"exact, about {exact:.3g} s of one core against {graph:.3g} s for FANNG", 1.0)
     reason = f"FANNG, about {graph:.3g} s of one core against {exact:.3g} s for exact search"
@@ -96,7 +97,7 @@ def create_engine(
         return Exact(threads=threads)
     if name == "fanng":
         # Lists as long as the neighbours that will be asked for: then all_neighbours only reads them.
-        return FANNG(dim, neighbours=max(48, k), seed=seed, recall=recall, threads=threads)
+        return FANNG(dim, neighbours=max(SHORTEST, k), seed=seed, recall=recall, threads=threads)
     if name.startswith("faiss"):
         return Faiss(dim, name.removeprefix("faiss-"), threads=threads)
     if name == "hnswlib":

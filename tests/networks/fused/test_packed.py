@@ -11,6 +11,7 @@ from torch import nn
 
 from nngk.networks import create_network
 from nngk.networks.backbones import lite0
+from nngk.networks.fused import chain
 from nngk.networks.fused import packed as packing
 from nngk.networks.fused.folding import frozen
 from nngk.networks.fused.packed import Block, packable, packed
@@ -58,7 +59,22 @@ def plain(monkeypatch):
     return run
 
 
-@needs_onednn
+@pytest.fixture(params=["onednn", "plain", "avx2", "avx512"])
+def kernels(request, monkeypatch):
+    """oneDNN's kernels, or those of the core of one instruction set."""
+    monkeypatch.setattr(packing, "_PACKED", type(packing._PACKED)())
+    if request.param == "onednn":
+        monkeypatch.setenv("NNGK_NO_NATIVE", "1")
+        if not torch.backends.mkldnn.is_available():
+            pytest.skip("PyTorch lacks oneDNN")
+    elif chain._core is None or not chain._core.has_kernels(request.param):
+        pytest.skip(f"the core does not run with {request.param}")
+    else:
+        monkeypatch.setenv("NNGK_KERNELS", request.param)
+        assert chain.core() == request.param
+
+
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("count", "size"), [(2, 64), (5, 64), (1, 75), (3, 75), (9, 33)])
 def test_packed_kernels_give_the_same_maps(network, plain, count, size, threads):
@@ -76,14 +92,14 @@ def test_packed_kernels_give_the_same_maps(network, plain, count, size, threads)
         assert_near(ours, theirs)
 
 
-@needs_onednn
+@pytest.mark.usefixtures("kernels")
 def test_sides_may_differ(network, plain):
     x = torch.randn(2, 3, 75, 64)
     with torch.inference_mode():
         assert_near(network(x), plain(network, x))
 
 
-@needs_onednn
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("tuned", [False, True])
 def test_packed_kernels_give_the_same_embeddings(plain, tuned):
     """With trained weights, at the size of their input; random ones make more of what is rounded."""

@@ -6,12 +6,11 @@ It is the default network: written here, it needs nothing but PyTorch, whose imp
 import itertools
 import math
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from nngk.networks.fused.folding import frozen
-from nngk.networks.fused.packed import Block, Layer, packable, packed
+from nngk.networks.fused.folding import Block, Layer, frozen
+from nngk.networks.fused.packed import packable, packed
 
 # Of each stage: blocks, kernel, stride, expansion, channels.
 STAGES = (
@@ -156,11 +155,6 @@ class EfficientNetLite0(nn.Module):
         blocks = [block for stage in stages for block in stage]
         if not all(frozen(layer.norm) for block in blocks for layer in block.layers):
             return None
-        run = packed(blocks, *x.shape[2:])
         ends = list(itertools.accumulate(len(stage) for stage in stages))
-        # Each of the large maps is small enough for the caches if it is of one image.
-        large = [run.through(range(ends[LARGE - 1]), image) for image in x.permute(0, 2, 3, 1).split(1)]
-        maps = [torch.cat(large)]
-        for start, end in itertools.pairwise(ends[LARGE - 1 :]):
-            maps.append(run.through(range(start, end), maps[-1]))
-        return [y.permute(0, 3, 1, 2) for y in maps]
+        run = packed(blocks, *x.shape[2:])
+        return [y.permute(0, 3, 1, 2) for y in run.maps(x.permute(0, 2, 3, 1), ends[LARGE - 1 :])]

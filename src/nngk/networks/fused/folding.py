@@ -1,6 +1,25 @@
 """BatchNorms taken into the convolutions before them: one pass over a map."""
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 from torch import Tensor, nn
+
+
+class Layer(NamedTuple):
+    """A convolution and its frozen BatchNorm. ``margins`` says how many zeros it reads: left, right, above, below."""
+
+    conv: nn.Conv2d
+    norm: nn.BatchNorm2d
+    margins: Callable[[int, int], tuple[int, int, int, int]]  # of a map's height and width
+    relu6: bool
+
+
+class Block(NamedTuple):
+    """Layers in a row; with ``adds`` the last one, which has no activation, is added to the first one's input."""
+
+    layers: tuple[Layer, ...]
+    adds: bool
 
 
 def frozen(norm: nn.Module) -> bool:

@@ -1,39 +1,27 @@
-"""A network of convolutions as oneDNN runs it fastest on a CPU: a list of kernels with weights packed for them.
+"""A network of convolutions as a CPU runs it fastest: with weights packed for the compiled core, or for oneDNN.
 
-Each kernel takes a BatchNorm, an activation and an addition along. A convolution of single pixels is a product of
-matrices, for which oneDNN has faster kernels than for convolutions. Nothing else is done per layer: with small maps
-what Python does between two of them is a good part of the time.
+The core (:mod:`nngk.networks.fused.chain`) computes whole blocks a part of a map at a time. Blocks that it does not
+know, and installations without it, run as a list of oneDNN's kernels. Each of these takes a BatchNorm, an activation
+and an addition along. A convolution of single pixels is a product of matrices, for which oneDNN has faster kernels than
+for convolutions. Nothing else is done per layer: with small maps what Python does between two of them is a good part of
+the time.
 """
 
 import functools
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from nngk.networks.fused.folding import folded
+from nngk.networks.fused.chain import Chain, chain_of, core
+from nngk.networks.fused.folding import Block, Layer, folded
 
 Kernel = Callable[..., Tensor]  # of a map (B, H, W, C), and of what is added to the result
-
-
-class Layer(NamedTuple):
-    """A convolution and its frozen BatchNorm. ``margins`` says how many zeros it reads: left, right, above, below."""
-
-    conv: nn.Conv2d
-    norm: nn.BatchNorm2d
-    margins: Callable[[int, int], tuple[int, int, int, int]]  # of a map's height and width
-    relu6: bool
-
-
-class Block(NamedTuple):
-    """Layers in a row; with ``adds`` the last one, which has no activation, is added to the first one's input."""
-
-    layers: tuple[Layer, ...]
-    adds: bool
 
 
 class Packed(NamedTuple):
@@ -41,7 +29,18 @@ class Packed(NamedTuple):
 
     tensors: list[Tensor]
     state: list[Any]
-    kernels: list[tuple[tuple[Kernel, ...], bool]]
+    chain: Chain | None
+    kernels: list[tuple[tuple[Kernel, ...], bool]]  # where there is no chain
+
+    def maps(self, x: Tensor, ends: Sequence[int]) -> list[Tensor]:
+        """Return what the blocks before each of some ends make of a map (B, H, W, C)."""
+        if self.chain is not None:
+            return self.chain.maps(x, ends)
+        # Each of the large maps is small enough for the caches if it is of one image.
+        maps = [torch.cat([self.through(range(ends[0]), image) for image in x.split(1)])]
+        for start, end in itertools.pairwise(ends):
+            maps.append(self.through(range(start, end), maps[-1]))
+        return maps
 
     def through(self, blocks: range, x: Tensor) -> Tensor:
         """Return what some of the blocks, by their numbers, make of a map (B, H, W, C)."""
@@ -64,7 +63,8 @@ def packable(x: Tensor) -> bool:
     """Return whether packed kernels can work on ``x``: on a CPU, in float32, without gradients."""
     plain = x.device.type == "cpu" and x.dtype == torch.float32 and not torch.is_grad_enabled()
     plain = plain and not torch.is_autocast_enabled("cpu") and bool(torch.backends.mkldnn.enabled)
-    return plain and not torch.compiler.is_compiling() and _onednn() and len(x) > 0
+    plain = plain and not torch.compiler.is_compiling() and len(x) > 0
+    return plain and (core() is not None or _onednn())
 
 
 _PACKED = WeakTensorKeyDictionary()  # by the weight of the first convolution, so that replicas of a network share it
@@ -78,13 +78,18 @@ def packed(blocks: Sequence[Block], height: int, width: int) -> Packed:
     """
     first, *others = (tensor for block in blocks for layer in block.layers for tensor in _tensors(layer))
     if any(t.requires_grad or t.is_inference() for t in (first, *others)):  # the latter do not tell of changes
-        return Packed([], [], _kernels(blocks, height, width))
-    state = [height, width, *((t.data_ptr(), t._version) for t in (first, *others))]
+        return _fresh([], [], blocks, height, width)
+    state = [core(), height, width, *((t.data_ptr(), t._version) for t in (first, *others))]
     with _lock:
         known: Packed | None = _PACKED.get(first)
         if known is None or known.state != state or any(a is not b for a, b in zip(known.tensors, others)):
-            known = _PACKED[first] = Packed(others, state, _kernels(blocks, height, width))
+            known = _PACKED[first] = _fresh(others, state, blocks, height, width)
     return known
+
+
+def _fresh(tensors: list[Tensor], state: list[Any], blocks: Sequence[Block], height: int, width: int) -> Packed:
+    chain = chain_of(blocks, height, width)
+    return Packed(tensors, state, chain, [] if chain else _kernels(blocks, height, width))
 
 
 def _tensors(layer: Layer) -> tuple[Tensor, ...]:
