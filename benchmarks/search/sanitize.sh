@@ -1,16 +1,19 @@
 #!/bin/sh
-# Is the search core free of memory errors and races? Runs it under AddressSanitizer (with UndefinedBehaviorSanitizer) and
-# ThreadSanitizer. Needs g++ or clang++. Run from anywhere: sh benchmarks/search/sanitize.sh [address|thread ...]
+# Is the compiled core free of memory errors and races? Runs the search and the network under AddressSanitizer (with
+# UndefinedBehaviorSanitizer) and ThreadSanitizer. Needs g++ or clang++. Run from anywhere:
+#     sh benchmarks/search/sanitize.sh [address|thread ...]
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 build=$(mktemp -d)
 trap 'rm -rf "$build"' EXIT
 flags="-std=c++17 -O2 -g -fno-omit-frame-pointer -pthread"
 [ $# -gt 0 ] || set -- address thread
-for kind in "$@"; do
-    sanitize="-fsanitize=$kind"
-    [ "$kind" = address ] && sanitize="-fsanitize=address,undefined -fno-sanitize-recover=undefined"
-    for file in "$root"/native/*.cpp "$root"/native/check/stress.cpp; do
+
+# program NAME WARNINGS FILE ...: compile and link the files that this processor can run
+program() {
+    made=$1 warnings=$2
+    shift 2
+    for file in "$@"; do
         name=$(basename "$file" .cpp)
         extra=""
         case "$name" in
@@ -23,11 +26,21 @@ for kind in "$@"; do
             *) case "$name" in kernels_avx*) continue ;; esac ;;
         esac
         # shellcheck disable=SC2086
-        "${CXX:-c++}" $flags $sanitize $extra -c "$file" -o "$build/$name.o"
+        "${CXX:-c++}" $flags $sanitize $warnings $extra -c "$file" -o "$build/$name.o"
     done
     # shellcheck disable=SC2086
-    "${CXX:-c++}" $flags $sanitize "$build"/*.o -o "$build/stress"
-    echo "$kind sanitizer:"
-    if [ "$kind" = thread ]; then "$build/stress" less; else "$build/stress"; fi
+    "${CXX:-c++}" $flags $sanitize "$build"/*.o -o "$build/$made"
     rm "$build"/*.o
+}
+
+for kind in "$@"; do
+    sanitize="-fsanitize=$kind"
+    [ "$kind" = address ] && sanitize="-fsanitize=address,undefined -fno-sanitize-recover=undefined"
+    less=""
+    [ "$kind" = thread ] && less=less
+    program stress "" "$root"/native/*.cpp "$root/native/check/stress.cpp"
+    program maps -Wno-psabi "$root"/native/maps/*.cpp "$root/native/check/maps.cpp"
+    echo "$kind sanitizer:"
+    "$build/maps" $less
+    "$build/stress" $less
 done
