@@ -34,6 +34,9 @@ LATER = (
     ("sigma_end", None),
     ("detail", None),
     ("teacher", None),
+    ("step_epochs", 10),
+    ("step_factor", 0.5),
+    ("head_epochs", 0),
 )
 
 
