@@ -1,6 +1,6 @@
 """Does a model learn new classes from five photos each, and do the old ones suffer?
 
-    python benchmarks/promise/incremental.py --data DIR [--protocols sessions similar] [--seeds 0 1 2]
+    python benchmarks/promise/incremental.py --data DIR [--protocols sessions similar] [--methods ours means regression]
 
 Protocol 'sessions' is few-shot class-incremental learning on CUB-200: the first 100 classes are trained on, then come
 ten sessions with ten classes of five photos each, and after each session the test images of all classes so far are
@@ -13,7 +13,7 @@ every session (its C by cross-validation on the first classes). Rows: results/pr
 """
 
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import chain
 
 import torch
@@ -30,6 +30,7 @@ from nngk.model.features import Described, at_one_scale
 SHOTS = 5
 BASE, SESSION = 100, 10
 SIMILAR = 5
+METHODS = ("ours", "means", "regression")
 
 
 def shown(data: Cached, label: int, seed: int) -> Tensor:
@@ -74,9 +75,15 @@ def of_classes(data: Cached, classes: list[int]) -> Tensor:
 Answered = tuple[str, int, Tensor]  # method, session, and the labels that it gives all test images after it
 
 
-def answers(data: Cached, classes: list[list[int]], seed: int, model: Model | None) -> Iterator[Answered]:
-    """Yield the answers of every method; those of ours where there is a ``model``, which knows the first classes."""
-    return chain(() if model is None else taught(data, classes, seed, model), by_baselines(data, classes, seed))
+def answers(
+    data: Cached, classes: list[list[int]], seed: int, model: Model | None, methods: Collection[str] = METHODS
+) -> Iterator[Answered]:
+    """Yield the answers of the methods; those of ours where there is a ``model``, which knows the first classes."""
+    return chain(
+        () if model is None else taught(data, classes, seed, model),
+        by_class_means(data, classes, seed) if "means" in methods else (),
+        by_regression(data, classes, seed) if "regression" in methods else (),
+    )
 
 
 def rows_so_far(data: Cached, classes: list[list[int]], seed: int) -> Iterator[Tensor]:
@@ -100,12 +107,18 @@ def taught(data: Cached, classes: list[list[int]], seed: int, model: Model) -> I
         yield "class means in our embedding", session, by_means(embedded, data.y[rows], seen.embeddings)
 
 
-def by_baselines(data: Cached, classes: list[list[int]], seed: int) -> Iterator[Answered]:
-    """Yield what class means and logistic regression say, made anew after every session."""
-    scaled, asked, strength = at_one_scale(data.x), data.x[data.is_test], 0.0
+def by_class_means(data: Cached, classes: list[list[int]], seed: int) -> Iterator[Answered]:
+    """Yield what class means of the network's features say, made anew after every session."""
+    scaled = at_one_scale(data.x)
+    for session, rows in enumerate(rows_so_far(data, classes, seed)):
+        yield "class means", session, by_means(scaled[rows], data.y[rows], scaled[data.is_test])
+
+
+def by_regression(data: Cached, classes: list[list[int]], seed: int) -> Iterator[Answered]:
+    """Yield what logistic regression says, made anew after every session."""
+    asked, strength = data.x[data.is_test], 0.0
     for session, rows in enumerate(rows_so_far(data, classes, seed)):
         x, y = data.x[rows], data.y[rows]
-        yield "class means", session, by_means(scaled[rows], y, scaled[data.is_test])
         present, which = y.unique(return_inverse=True)
         strength = strength or cross_validated(x, which, seed).strength
         logits = fitted(x, which, strength).logits(asked)
@@ -141,7 +154,8 @@ def shown_accuracies(values: dict[str, float], session: int) -> dict[str, object
 
 def main() -> None:
     protocols = {"nargs": "+", "default": ["sessions", "similar"]}
-    given = promise_options(__doc__, "results/promise_incremental.csv", protocols=protocols)
+    methods = {"nargs": "+", "default": METHODS, "choices": METHODS}
+    given = promise_options(__doc__, "results/promise_incremental.csv", protocols=protocols, methods=methods)
     with all_cached(given) as datasets:
         for data in datasets:
             for protocol in given.protocols:
@@ -155,8 +169,9 @@ def measure(data: Cached, protocol: str, seed: int, given: Namespace) -> None:
     """Add the rows of one protocol and seed."""
     classes = sessions_of(data) if protocol == "sessions" else similar_of(data, seed)
     truth = data.y[data.is_test]
-    model = trained(data.select(of_classes(data, classes[0])), seed, tune=False)
-    for method, session, labels in answers(data, classes, seed, model):
+    first = data.select(of_classes(data, classes[0]))
+    model = trained(first, seed, tune=False) if "ours" in given.methods else None
+    for method, session, labels in answers(data, classes, seed, model, given.methods):
         values = accuracies(truth, labels, classes, session)
         row = {"protocol": protocol, "dataset": data.dataset, "method": method, "network": data.network, "seed": seed}
         row |= shown_accuracies(values, session)

@@ -9,7 +9,7 @@ import torch
 
 from nngk import Model
 from nngk.errors import InputError
-from nngk.model.adding import BOLDNESS, added_log_weight, taken_over
+from nngk.model.adding import BOLDNESS, added_log_weight, lag, taken_over
 from nngk.model.classes import Classes, first_of_each, merged, renamed, similar_name, with_images, without_class
 from small_models import small_model
 
@@ -52,9 +52,9 @@ def loss(known, rows, sigma, t):
 
 
 def balanced(known, rows):
-    """The weight with the least loss: where the usual one is the same, there is nothing between them."""
-    ask = (known.kernels, known.positions, known.theta, 1.0, rows, len(known.centres))
-    return added_log_weight(*ask, usual=0.0) / (1 - BOLDNESS)
+    """The weight with the least loss, from the way that is left to one that is much larger."""
+    ask, usual = (known.kernels, known.positions, known.theta, 1.0, rows, len(known.centres)), 20.0
+    return (added_log_weight(*ask, usual=usual) - BOLDNESS * usual) / (1 - BOLDNESS)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -76,8 +76,30 @@ def test_the_weight_lies_between_the_balanced_and_the_usual_one():
     known, rows = neighbours()
     ask = (known.kernels, known.positions, known.theta, 1.0, rows, len(known.centres))
     solved = balanced(known, rows)
-    for usual in (solved - 3, solved, solved + 3):
+    for usual in (solved, solved + 1, solved + 3):
         assert added_log_weight(*ask, usual=usual) == pytest.approx(solved + BOLDNESS * (usual - solved))
+
+
+def test_a_new_class_weighs_no_more_than_an_average_one():
+    known, rows = neighbours()
+    ask = (known.kernels, known.positions, known.theta, 1.0, rows, len(known.centres))
+    assert added_log_weight(*ask, usual=balanced(known, rows) - 3) == balanced(known, rows) - 3
+
+
+def test_the_lag_of_a_class_of_few_images_is_what_it_measures():
+    generator = torch.Generator().manual_seed(0)
+    draws, dim, sigma = 400, 20, 2.0
+    for drawn in (0.5, 0.75):
+        found, expected = [], []
+        for _ in range(draws):
+            old, new, seen = (torch.randn(n, dim, generator=generator).double() for n in (30, 5, 50))
+            known = Classes(["old"], old, torch.zeros(30).long(), torch.zeros(30).double(), [""] * 30, drawn=drawn)
+            both = with_images(known, "new", new, [""] * 5)
+            far = torch.cdist(seen, both.positions).square().mean(0)
+            expected.append(float(far[30:].mean() - far[:30].mean()) / (2 * sigma**2))
+            found.append(lag(known, new, sigma))
+        assert np.mean(found) == pytest.approx(np.mean(expected), rel=0.1)
+    assert lag(replace(known, drawn=0.0), new, sigma) == 0 == lag(known, new[:1], sigma)
 
 
 def test_kernels_of_a_class_that_was_added_are_drawn_together():

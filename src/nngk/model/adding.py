@@ -7,12 +7,11 @@ from torch import Tensor
 
 from nngk.kernel.formulas import log_kernels, squared_distances
 from nngk.kernel.predict import answer
-from nngk.model.classes import Classes, drawn_together
+from nngk.model.classes import Classes, drawn_together, share_drawn
 from nngk.search import Engine
 
-# How far a new class's weight goes from what serves all images to what an average class has: at half way five new birds
-# cost the known ones more than a point.
-BOLDNESS = 1 / 3
+# How far a new class's weight goes from what serves all images to what an average class has.
+BOLDNESS = 1 / 2
 LIMIT = 50.0  # of a log weight: beyond it nothing changes any more
 
 
@@ -29,12 +28,14 @@ def added_log_weight(
 ) -> float:
     """Return θ of the new centres of one class, whose images are ``rows`` (n, dim).
 
-    It lies between two numbers. One has the least leave-one-out loss, summed over the new images, each left out
-    in turn, and over the old ones around them, whose class the new one may take from them: it is fair to every image,
-    and the old images are many, so that it would silence a class that was shown in a few. The other is the ``usual``
-    weight of a class, which is fair to every class. A single image leaves none to recognise it by: its class has the
-    usual weight. ``centres`` are the old images, which ``engine`` finds at the ``positions`` of their kernels (the
-    images themselves, where none are given); the new kernels are drawn together, by the share ``drawn`` at least.
+    It lies half way between two numbers. One has the least leave-one-out loss, summed over the new images, each left
+    out in turn, and over the old ones around them, whose class the new one may take from them: it is fair to every
+    image, and the old images are many, so that it would silence a class that was shown in a few. The other is the
+    ``usual`` weight of a class, which is fair to every class, and the most that it can be: the embedding was trained
+    on the old images, so that they seem to keep to their classes more firmly than images that were never seen do.
+    A single image leaves none to recognise it by: its class has the usual weight. ``centres`` are the old images,
+    which ``engine`` finds at the ``positions`` of their kernels (the images themselves, where none are given); the new
+    kernels are drawn together, by the share ``drawn`` at least.
     """
     if len(rows) < 2 or not len(centres):
         return usual
@@ -44,8 +45,33 @@ def added_log_weight(
     rivals = _log_sums(squared, sigma, theta[found.clamp(min=0)])  # what the old centres say at each new image
     reached = _log_sums(_squared(centres[near], drawn_together(rows, drawn)), sigma)
     held = _held(engine, centres, centres if positions is None else positions, theta, sigma, near, k)
-    balanced = balanced_weight(_own(rows, sigma, drawn), rivals, reached, held)
+    balanced = min(usual, balanced_weight(_own(rows, sigma, drawn), rivals, reached, held))
     return balanced + (usual - balanced) * BOLDNESS
+
+
+def lag(known: Classes, rows: Tensor, sigma: float) -> float:
+    """Return by how much kernels drawn to the mean of few images say less of their class than those of a trained one.
+
+    The mean of n images lies off that of the class, by a squared distance of 1/n of the spread: an image is farther
+    from a class shown in five than from one that was trained on thirty, and the more, the further kernels are drawn.
+    Never below zero: where trained kernels stand at their images, the nearest ones count and not the average one.
+    """
+    n = len(rows)
+    if n < 2 or not len(known.centres):
+        return 0.0
+    spread = float((rows - rows.mean(0)).double().square().sum()) / (n - 1)
+    many = len(known.centres) / len(known.labels.unique())
+    farther = _from_its_class(share_drawn(n, known.drawn), n) - _from_its_class(known.drawn, many)
+    return max(0.0, spread * farther / (2 * sigma**2))
+
+
+def _from_its_class(share: float, n: float) -> float:
+    """Return the squared distance of a kernel from the mean of its class, in spreads.
+
+    >>> _from_its_class(0.0, 5), _from_its_class(1.0, 5)
+    (1.0, 0.2)
+    """
+    return (1 - share) ** 2 + (2 * share * (1 - share) + share**2) / n
 
 
 def _own(rows: Tensor, sigma: float, drawn: float) -> Tensor:

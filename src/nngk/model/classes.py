@@ -136,7 +136,12 @@ def drawn_together(rows: Tensor, least: float = 0.0) -> Tensor:
     >>> drawn_together(torch.tensor([[0.0], [4.0], [4.0], [6.0], [6.0]])).flatten().tolist()
     [2.0, 4.0, 4.0, 5.0, 5.0]
     """
-    return rows + (rows.mean(0, keepdim=True) - rows) * max(FEW / (FEW + len(rows)), least)
+    return rows + (rows.mean(0, keepdim=True) - rows) * share_drawn(len(rows), least)
+
+
+def share_drawn(count: int, least: float = 0.0) -> float:
+    """Return how far of the way to their mean the kernels of a class of ``count`` images are drawn together."""
+    return max(FEW / (FEW + count), least)
 
 
 def with_images(

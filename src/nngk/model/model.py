@@ -16,7 +16,7 @@ from nngk.device import pick_device
 from nngk.errors import InputError, whole_number
 from nngk.kernel.predict import Prediction, predict
 from nngk.model import storage
-from nngk.model.adding import added_log_weight
+from nngk.model.adding import added_log_weight, lag
 from nngk.model.answers import Answer, Evidence, composed_answers, evidence_at
 from nngk.model.classes import (
     Classes,
@@ -465,6 +465,7 @@ class Model:
         weight = usual_weight(self.classes, name, len(rows))
         if name not in self.class_names:
             known = self.classes
+            weight += lag(known, rows, self.sigma)
             ask = known.kernels, known.centres, known.theta, self.sigma, rows, k, weight, known.positions, known.drawn
             weight = added_log_weight(*ask)
         kept = [sources[i] for i in chosen.tolist()]
