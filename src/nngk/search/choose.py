@@ -16,10 +16,10 @@ from nngk.search.fanng import FANNG
 from nngk.search.native import core
 
 ENGINES = ("auto", "exact", "fanng", "faiss-flat", "faiss-hnsw", "faiss-ivf", "hnswlib", "pynndescent", "usearch")
-# Seconds of one core of an AMD EPYC of the fifth generation, fitted to trials of both engines on the overlapping classes
-# of benchmarks/search/lists.py, of which only some became rows of results/search_lists.csv. Only their ratio decides. Its
-# multiply-adds cost less than those of most processors, which favours exact search: on others FANNG is faster from fewer
-# points on, and is not taken too early.
+# Seconds of one core of an AMD EPYC of the fifth generation, fitted to trials of both engines on the overlapping
+# classes of benchmarks/search/lists.py, of which only some became rows of results/search_lists.csv. Only their ratio
+# decides. Its multiply-adds cost less than those of most processors, which favours exact search: on others FANNG is
+# faster from fewer points on, and is not taken too early.
 PAIR = {"exact": 4.5e-12, "fanng": 3.5e-12}  # for each of a point's n·dim products, of which FANNG computes a part
 POINT = 2.4e-5  # what a point costs beside them
 NEIGHBOUR = {"exact": 1.6e-7, "fanng": 3.9e-7}  # and an entry of its list
