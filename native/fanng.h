@@ -95,7 +95,7 @@ private:
     using Ids = std::vector<uint32_t>;
     // neighbours.cpp
     void find_lists(size_t k, double wanted, int threads);
-    void compare_all(const Matrix& x, int threads);
+    void compare_all(const Matrix& x, size_t width, int threads);
     bool codes_agree() const;
     void refine(size_t width, size_t reach, int threads);
     void rescore_lists(int threads);

@@ -120,8 +120,7 @@ void Fanng::find_lists(size_t k, double wanted, int threads) {
         for (size_t i = 0; i < n; ++i) points_.get(i, &copy[i * padded]);
         x = Matrix{copy.data(), padded};
     }
-    list_width_ = width;
-    if (n <= SMALL || wanted >= 1) return compare_all(x, threads);
+    if (n <= SMALL || wanted >= 1) return compare_all(x, width, threads);
     const Truth truth(x, n, points_.dim(), k, threads);
     const auto [less, agreement] = fewest(x, n, points_.dim(), truth, width, settings_.seed, threads);
     const double needed = std::min(1.0, wanted / agreement);
@@ -130,21 +129,21 @@ void Fanng::find_lists(size_t k, double wanted, int threads) {
     for (const bool settled : {false, true}) {
         if (settled) cells.settle(probes, threads);  // not every point finds room where it belongs
         probes = std::max(probes, cells.probes_for(truth.points, truth.near, needed + MARGIN * (1 - needed), threads));
-        if (too_many(double(probes) / double(cells.count()), points_.dim(), less.dim ? less.dim : points_.dim())) {
-            list_width_ = std::min(n - 1, k + TIES);  // exact lists need no more to choose from
-            return compare_all(x, threads);
-        }
+        if (too_many(double(probes) / double(cells.count()), points_.dim(), less.dim ? less.dim : points_.dim()))
+            return compare_all(x, std::min(n - 1, k + TIES), threads);  // exact lists need no more to choose from
     }
     lists_.resize(n * width);
+    list_width_ = width;
     cells.neighbours(width, probes, threads, [&](uint32_t v, const uint64_t* keys, size_t count) {
         for (size_t j = 0; j < width; ++j) lists_[v * width + j] = j < count ? key_id(keys[j]) : NONE;
     });
     rescore_lists(threads);
 }
 
-void Fanng::compare_all(const Matrix& x, int threads) {
-    const size_t n = points_.size(), width = list_width_;
+void Fanng::compare_all(const Matrix& x, size_t width, int threads) {
+    const size_t n = points_.size();
     lists_.resize(n * width);
+    list_width_ = width;
     std::fill(lists_.data(), lists_.data() + lists_.size(), NONE);
     if (n < 2) return;
     Array<float> distances(n * width);

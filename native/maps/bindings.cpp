@@ -109,5 +109,5 @@ NB_MODULE(_maps, m) {
             require(block.last->in == channels && (!block.widen || block.widen->out == channels), "as many channels throughout");
             append(chain, std::move(block));
         })
-        .def("run", &run);
+        .def("run", &run, "x"_a, "outs"_a.noconvert(), "threads"_a, "kernels"_a);
 }

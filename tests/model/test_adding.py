@@ -9,8 +9,9 @@ import torch
 
 from nngk import Model
 from nngk.errors import InputError
-from nngk.model.adding import BOLDNESS, added_log_weight, lag, taken_over
+from nngk.model.adding import BOLDNESS, added_log_weight, lag, less_lag, taken_over
 from nngk.model.classes import Classes, first_of_each, merged, renamed, similar_name, with_images, without_class
+from nngk.model.features import Described, feature_width
 from small_models import small_model
 
 
@@ -100,6 +101,31 @@ def test_the_lag_of_a_class_of_few_images_is_what_it_measures():
             found.append(lag(known, new, sigma))
         assert np.mean(found) == pytest.approx(np.mean(expected), rel=0.1)
     assert lag(replace(known, drawn=0.0), new, sigma) == 0 == lag(known, new[:1], sigma)
+
+
+def test_what_a_class_lacked_goes_when_more_images_come():
+    generator = torch.Generator().manual_seed(0)
+    old, new = (torch.randn(n, 20, generator=generator) for n in (300, 50))
+    labels = torch.arange(10).repeat_interleave(30)
+    known = Classes([str(i) for i in range(10)], old, labels, torch.zeros(300), [""] * 300, drawn=0.75)
+    first = with_images(known, "new", new[:5], [""] * 5)
+    less = less_lag(first, "new", new[5:], 1.0)
+    assert less == pytest.approx(BOLDNESS * (lag(known, new[:5], 1.0) - lag(known, new, 1.0))) and less > 0.1
+    assert less_lag(first, "3", new[5:], 1.0) == 0 == less_lag(replace(first, drawn=0.0), "new", new[5:], 1.0)
+
+
+def test_more_images_of_a_class_weigh_what_those_before_weigh_by_then():
+    model = small_model()
+    model.classes = replace(model.classes, drawn=0.75)
+    rows, features = torch.randn(3, 4), torch.randn(3, feature_width(model.network))
+    for part in (slice(0, 2), slice(2, 3)):
+        before = model.classes
+        model.learn("new", Described(rows[part], features[part]), [f"{i}.png" for i in range(3)][part])
+    less = less_lag(before, "new", rows[2:], model.sigma)
+    assert less > 0
+    theta, old = model.theta[model.classes.of("new")], float(before.theta[before.of("new")].mean())
+    assert theta.tolist() == pytest.approx([old - less] * 3, rel=1e-5)
+    assert torch.equal(model.theta[: len(before.theta) - 2], before.theta[:-2])
 
 
 def test_kernels_of_a_class_that_was_added_are_drawn_together():

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from nngk.kernel.formulas import log_kernels, squared_distances
 from nngk.kernel.predict import answer
-from nngk.model.classes import Classes, drawn_together, share_drawn
+from nngk.model.classes import Classes, comes_untrained, drawn_together, share_drawn, without_class
 from nngk.search import Engine
 
 # How far a new class's weight goes from what serves all images to what an average class has.
@@ -62,7 +62,18 @@ def lag(known: Classes, rows: Tensor, sigma: float) -> float:
     spread = float((rows - rows.mean(0)).double().square().sum()) / (n - 1)
     many = len(known.centres) / len(known.labels.unique())
     farther = _from_its_class(share_drawn(n, known.drawn), n) - _from_its_class(known.drawn, many)
-    return max(0.0, spread * farther / (2 * sigma**2))
+    return min(max(0.0, spread * farther / (2 * sigma**2)), LIMIT)
+
+
+def less_lag(known: Classes, name: str, rows: Tensor, sigma: float) -> float:
+    """Return by how much the weight of a known class sinks when images ``rows`` join it, whose mean lacks less then.
+
+    It is that of a class that came without training. Those that were trained lack nothing.
+    """
+    if not comes_untrained(known, name):
+        return 0.0
+    own, others = known.centres[known.of(name)], without_class(known, name)
+    return BOLDNESS * (lag(others, own, sigma) - lag(others, torch.cat([own, rows]), sigma))
 
 
 def _from_its_class(share: float, n: float) -> float:

@@ -175,7 +175,7 @@ def with_images(
         softmax,
         _joined(known.coordinates, coordinates),
         None if known.thumbnails is None else known.thumbnails + (thumbnails or [b""] * len(rows)),
-        torch.cat([_added(known), _added(known).new_full((len(rows),), _comes_untrained(known, name))]),
+        torch.cat([_added(known), _added(known).new_full((len(rows),), comes_untrained(known, name))]),
         known.drawn,
     )
 
@@ -290,7 +290,7 @@ def _added(known: Classes) -> Tensor:
     return torch.zeros_like(known.labels, dtype=torch.bool) if known.added is None else known.added
 
 
-def _comes_untrained(known: Classes, name: str) -> bool:
+def comes_untrained(known: Classes, name: str) -> bool:
     """Return whether new images of a class are all that it is known by: it is new, or all of it was added."""
     return name not in known.names or bool(_added(known)[known.of(name)].all())
 

@@ -16,7 +16,7 @@ from nngk.device import pick_device
 from nngk.errors import InputError, whole_number
 from nngk.kernel.predict import Prediction, predict
 from nngk.model import storage
-from nngk.model.adding import added_log_weight, lag
+from nngk.model.adding import added_log_weight, lag, less_lag
 from nngk.model.answers import Answer, Evidence, composed_answers, evidence_at
 from nngk.model.classes import (
     Classes,
@@ -462,15 +462,19 @@ class Model:
         space, rows = self.familiar.space, rows[chosen]
         coordinates = None if space is None else space.coordinates(seen.features[chosen.to(seen.features.device)])
         k = self.n_neighbours or len(self.centres)
-        weight = usual_weight(self.classes, name, len(rows))
-        if name not in self.class_names:
-            known = self.classes
+        known = self.classes
+        weight = usual_weight(known, name, len(rows))
+        if name in known.names:
+            less = less_lag(known, name, rows, self.sigma)
+            known = replace(known, theta=torch.where(known.of(name), known.theta - less, known.theta))
+            weight -= less
+        else:
             weight += lag(known, rows, self.sigma)
             ask = known.kernels, known.centres, known.theta, self.sigma, rows, k, weight, known.positions, known.drawn
             weight = added_log_weight(*ask)
         kept = [sources[i] for i in chosen.tolist()]
         small = None if thumbnails is None else [thumbnails[i] for i in chosen.tolist()]
-        self.classes = with_images(self.classes, name, rows, kept, coordinates, weight, small)
+        self.classes = with_images(known, name, rows, kept, coordinates, weight, small)
         return int(self.classes.of(name).sum())
 
     def shown(

@@ -103,6 +103,23 @@ def test_the_list_is_widened_until_the_best_is_inside(table, tmp_path, monkeypat
     assert "| nngk | ours | random | 0.016 |" in page and "| 18 | 1 |" in page
 
 
+def test_epochs_of_the_new_layers_alone_are_not_all_that_is_tested(table, tmp_path, monkeypatch):
+    seen = []
+
+    def finished(folder, table, settings, facts):
+        seen.append((facts["part"], settings.epochs, settings.head_epochs))
+        return {"val_score": 0.5, "best_epoch": 2, "seconds": 1.0}
+
+    monkeypatch.setattr(fair, "finished_run", finished)
+    monkeypatch.setattr(fair, "WIDEN", 0)
+    own = {"softmax": {"epochs": 9, "head_epochs": 4}}
+    how = {"seeds": 1, "rates": (1e-3, 2e-3), "folds": 2, "starts": ("random",), "own": own}
+    for freeze, waits, epochs in ((False, 4, 5), (True, 0, 2)):
+        seen.clear()
+        fair_comparison(table, ["softmax"], replace(SETTINGS, freeze=freeze), out=tmp_path / str(freeze), **how)
+        assert ("validation", 9, waits) in seen and ("test", epochs, waits) in seen
+
+
 def row(loss, part, lr, **more):
     about = {"loss": loss, "settings_of": "ours", "start": "random", "part": part, "lr": lr}
     return about | {"data": "birds", "network": "small", "dim": 8} | more

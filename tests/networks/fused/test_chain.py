@@ -62,6 +62,23 @@ def test_what_is_not_a_number_stays_so():
     assert found[0].isfinite().all() and found[1, 2, 2].isnan().all()
 
 
+@pytest.mark.usefixtures("kernels")
+def test_torchs_default_type_changes_nothing():
+    block, x = lively(lite0.InvertedBlock(16, 3, 2, 3, 24)), torch.randn(2, 16, 9, 9)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert_same(block, x)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_a_result_of_another_type_is_refused():
+    made, rows = native.Chain(), (torch.zeros(16, 16), torch.zeros(16))
+    made.product(rows, False, False, 4, 4)
+    with pytest.raises(TypeError):
+        made.run(torch.zeros(1, 4, 4, 16), [(0, torch.zeros(1, 4, 4, 16, dtype=torch.float64))], 1, "plain")
+
+
 def layers(conv):
     norm = lively(nn.BatchNorm2d(conv.out_channels))
     around = conv.kernel_size[0] // 2

@@ -263,7 +263,7 @@ def test_kept_weights_are_shared_by_replicas_and_go_with_the_network():
     assert len(packing._PACKED) == kept
 
 
-def test_gradients_other_types_programs_and_no_images_go_the_plain_way(network):
+def test_gradients_other_types_programs_and_no_images_go_the_plain_way(network, monkeypatch):
     x = torch.randn(1, 3, 64, 64)
     assert not packable(x)
     with torch.no_grad():
@@ -271,6 +271,9 @@ def test_gradients_other_types_programs_and_no_images_go_the_plain_way(network):
         assert network(x[:0]).shape == (0, lite0.WIDEST, 2, 2)
         with torch.autocast("cpu", torch.bfloat16):
             assert not packable(x)
+        assert packable(x) == (chain.core() is not None or packing._onednn())
+        monkeypatch.setattr(torch.jit, "is_tracing", lambda: True)  # a trace would keep a result for all times
+        assert not packable(x)
 
 
 def test_training_mode_uses_the_batch(plain):
@@ -282,6 +285,15 @@ def test_training_mode_uses_the_batch(plain):
         assert not frozen(network.blocks[3][0].bn1)
         found = network(x)
     assert not torch.allclose(found, stored, rtol=1e-2, atol=1e-2)
+
+
+def test_statistics_that_were_trained_meanwhile_count(plain):
+    network, x = new_network(), torch.randn(8, 3, 40, 40)
+    with torch.no_grad():
+        before = network(x)
+        network.train()(3 * x)
+        after = network.eval()(x)
+    assert not torch.allclose(after, before, rtol=1e-2, atol=1e-2)
 
 
 def test_a_block_is_its_layers_in_order():

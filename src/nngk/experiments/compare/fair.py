@@ -1,6 +1,6 @@
 """A comparison in which every loss is searched for alike: starts, rates and folds of validation classes, then seeds.
 
-An entry is a loss with our settings, or with those of its own paper, and a start of the embedding layer. The classes
+An entry is a loss with our settings, or with those of its own code, and a start of the embedding layer. The classes
 that are not tested are cut into folds; each fold validates once what is trained on the others. The rate with the best
 mean MAP@R over the folds is taken; the list of rates grows beyond an end where the best one lies. Then every entry is
 trained on all of these classes with every seed, for as many epochs as served it best, and the test classes are scored
@@ -41,7 +41,7 @@ class Entry:
     """A loss with settings and a start, which chooses its rate and its epochs by validation."""
 
     loss: str
-    whose: str  # 'ours', or 'own': the settings of the loss's paper
+    whose: str  # 'ours', or 'own': the settings of the loss's own code
     settings: Settings
     changes: str = ""  # what its paper changes in ours, which the names of its folders tell apart
 
@@ -73,7 +73,7 @@ def fair_comparison(
         rates: to choose from, widened until the best is inside.
         folds: how many parts of the classes that are not tested validate in turn.
         starts: of the embedding layer; each is an entry of its own.
-        own: settings of the papers of some losses, by name, which are entries beside ours.
+        own: settings of the code of some losses, by name, which are entries beside ours.
     """
     if settings.task != "metric":
         raise InputError("Folds of validation classes are for the task 'metric': leave --folds out, or set the task.")
@@ -109,6 +109,8 @@ def _entries(
         for whose, changed in changes.items():
             for start in starts:
                 given = settings.to_dict() | dict(changed) | {"loss": loss, "embedding_start": start}
+                if settings.freeze:  # there is nothing that waits for the new layers
+                    given["head_epochs"] = 0
                 made = Settings.from_dict(given, f"the settings of {loss}")
                 entries.append(Entry(loss, whose, made, json.dumps(changed, sort_keys=True) if changed else ""))
     return entries
@@ -147,7 +149,8 @@ class _Search:
             tried.append(Tried(lr, [fmean(row["val_score"] for row in rows)] if fit else []))
             epochs[lr] = round(fmean(row["best_epoch"] for row in rows)) if fit else 0
         best = best_of(tried, usual)
-        return {"lr": best.lr, "epochs": max(1, epochs[best.lr])} if best.score else None
+        least = 1 + entry.settings.head_epochs
+        return {"lr": best.lr, "epochs": max(least, epochs[best.lr])} if best.score else None
 
     def _validate(self, entry: Entry, lr: float, fold: int) -> dict[str, Any]:
         # Consecutive classes: those that are alike often stand together, and are hard to tell apart.

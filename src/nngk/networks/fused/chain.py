@@ -52,7 +52,7 @@ class Chain:
         outs = []
         for end in ends:
             width = -(-self.channels[end - 1] // PANEL) * PANEL
-            outs.append((end - 1, torch.empty(len(x), *self.sizes[end - 1], width)))
+            outs.append((end - 1, x.new_empty(len(x), *self.sizes[end - 1], width)))
         self.native.run(x.contiguous(), outs, torch.get_num_threads(), self.kernels)
         return [out[..., : self.channels[i]] for i, out in outs]
 

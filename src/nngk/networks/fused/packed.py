@@ -63,7 +63,7 @@ def packable(x: Tensor) -> bool:
     """Return whether packed kernels can work on ``x``: on a CPU, in float32, without gradients."""
     plain = x.device.type == "cpu" and x.dtype == torch.float32 and not torch.is_grad_enabled()
     plain = plain and not torch.is_autocast_enabled("cpu") and bool(torch.backends.mkldnn.enabled)
-    plain = plain and not torch.compiler.is_compiling() and len(x) > 0
+    plain = plain and not torch.compiler.is_compiling() and not torch.jit.is_tracing() and len(x) > 0
     return plain and (core() is not None or _onednn())
 
 
@@ -95,7 +95,9 @@ def _fresh(tensors: list[Tensor], state: list[Any], blocks: Sequence[Block], hei
 def _tensors(layer: Layer) -> tuple[Tensor, ...]:
     norm = layer.norm
     assert norm.running_mean is not None and norm.running_var is not None
-    return layer.conv.weight, norm.weight, norm.bias, norm.running_mean, norm.running_var
+    # Statistics change without a sign of it; the number of batches that made them tells.
+    counted = () if norm.num_batches_tracked is None else (norm.num_batches_tracked,)
+    return layer.conv.weight, norm.weight, norm.bias, norm.running_mean, norm.running_var, *counted
 
 
 def _kernels(blocks: Sequence[Block], height: int, width: int) -> list[tuple[tuple[Kernel, ...], bool]]:
