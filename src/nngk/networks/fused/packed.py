@@ -63,7 +63,8 @@ def packable(x: Tensor) -> bool:
     """Return whether packed kernels can work on ``x``: on a CPU, in float32, without gradients."""
     plain = x.device.type == "cpu" and x.dtype == torch.float32 and not torch.is_grad_enabled()
     plain = plain and not torch.is_autocast_enabled("cpu") and bool(torch.backends.mkldnn.enabled)
-    plain = plain and not torch.compiler.is_compiling() and not torch.jit.is_tracing() and len(x) > 0
+    plain = plain and not torch.compiler.is_compiling() and len(x) > 0
+    plain = plain and not torch.jit.is_tracing()  # type: ignore[attr-defined]  # a public name, if not in __all__
     return plain and (core() is not None or _onednn())
 
 
