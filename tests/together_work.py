@@ -18,7 +18,8 @@ from nngk.gallery import filling, open_gallery
 from nngk.metrics import evaluate
 from nngk.model import Model
 from nngk.ranks import speaks
-from nngk.search import create_engine
+from nngk.search import Exact, create_engine
+from nngk.search.ring import ring_answers
 from nngk.training import loop
 from nngk.training.build import build_run
 from nngk.training.distributed import distributed, join, joined_ranks, share_of
@@ -260,6 +261,16 @@ def graph_lists(sizes, dim, k):
             shard.replace(own, *shard.lists(own, create_engine("fanng", dim=dim, n=m, k=k)))
             found.append(shard.whole().neighbours.numpy())
     return found
+
+
+def asked_of_engines(m, dim, k):
+    """Return what asking an engine in each rank about the rows of all sent."""
+    with joined_ranks("cpu") as ranks:
+        own = torch.randn(m, dim, generator=torch.Generator().manual_seed(0))[ranks.span(m)]
+        ranks.traffic.sent.clear()
+        ranks.traffic.messages.clear()
+        ring_answers(own, Exact(own), m, k, ranks)
+        return dict(ranks.traffic.sent), dict(ranks.traffic.messages)
 
 
 def filled(model, photos, folder, rounds=None):

@@ -9,7 +9,7 @@ from nngk.search import Exact, create_engine
 from nngk.search.native import core
 from nngk.search.ring import nearer, nothing
 from together import together
-from together_work import asked_ahead, graph_lists, replicated_bytes, sharded_facts
+from together_work import asked_ahead, asked_of_engines, graph_lists, replicated_bytes, sharded_facts
 
 FLOAT = INT = 4
 needs_core = pytest.mark.skipif(core() is None, reason="the compiled core is not built")
@@ -63,6 +63,14 @@ def test_a_whole_bank_sends_what_the_formulas_say(count=3, m=40, dim=5, k=4, gua
         assert sent["embeddings"] == {"gather": others * share * dim * FLOAT}
         assert not sent["backward"]  # but DistributedDataParallel adds up every gradient, once
         assert sent["gradients"] == sent["network"]
+
+
+def test_questions_to_the_engines_of_all_ranks_send_what_the_formula_says(count=3, m=41, dim=5, k=4):
+    for rank, (sent, messages) in enumerate(together(count, asked_of_engines, m, dim, k)):
+        last = Ranks(0, count).span(m, (rank + 1) % count)  # whose questions come here last, and go no further
+        questions = (m - (last.stop - last.start)) * dim * FLOAT
+        assert sent == {"ring": questions + m * k * (FLOAT + 2 * INT)}
+        assert messages == {"ring": count - 1 + 2 * count}
 
 
 @pytest.mark.slow
