@@ -7,8 +7,12 @@ Pictures keep their aspect. With --crop 224 their shorter side has 256 pixels an
 papers; with --crop 352 it is 400, our own choice. First, candidates are trained on one half of the training classes
 and judged on the other, in both folds; test images are not decoded until that is over. A candidate is the preset with
 the settings of one --try changed. The candidate and the whitening with the highest mean of Recall@1 and MAP@R over the
-folds are chosen. Then every seed is trained on all training
-classes and scored on the test classes, once. Rows: results/unseen_validation.csv and results/unseen.csv.
+folds are chosen. Then every seed is trained on all training classes and scored on the test classes, once.
+Rows: results/unseen_validation.csv and results/unseen.csv.
+
+With --own LOSS nothing is searched for: another loss is trained with the settings of its authors
+(benchmarks/losses/papers.toml, changed by one --try), which shows what their published figure becomes with our weights
+and pictures. Rows: results/published.csv.
 """
 
 import argparse
@@ -30,6 +34,7 @@ from nngk import Settings
 from nngk.data import BatchSource, Images, ImageTable, Split, centre_crop, read_images
 from nngk.data.loading import Selected
 from nngk.data.resident import Resident
+from nngk.experiments.compare.fair import own_settings
 from nngk.experiments.record import append_rows, epochs, provenance, read_rows
 from nngk.experiments.record.benchmarks import benchmark_options, benchmark_parser
 from nngk.networks.embedding_layer.reduction import reduced
@@ -40,6 +45,7 @@ from nngk.training.presets import metric_settings
 from nngk.training.run import Run
 
 RESIZE = {224: 256, 352: 400}
+PAPERS = Path(__file__).resolve().parents[1] / "losses" / "papers.toml"
 LONG = ("cars196",)  # where training gains for 20 epochs; birds gain for 10
 # What is tried besides the preset. Cars want a higher rate than birds.
 CANDIDATES: dict[str, list[list[str]]] = {
@@ -188,6 +194,7 @@ def test(options: argparse.Namespace, table: ImageTable, base: Settings, home: P
         narrow(run)
         found = scores(run.embed(run.feed.test), labels, ks=(1, 2, 4, 8), nmi_seeds=10)
         row = {"data": options.name, "crop": options.crop, "network": base.network, "dim": base.dim, "seed": seed}
+        row |= {"loss": base.loss} if options.own else {}
         row |= {"lr": base.lr, "whiten": base.whiten, "epochs": base.epochs, "start_recall@1": round(start, 5)}
         row |= {key: round(value, 5) for key, value in found.items()} | {"seconds": seconds}
         row |= provenance(options.device, options.commit) | {"settings": shown_settings(settings)}
@@ -207,11 +214,25 @@ def options_given() -> argparse.Namespace:
     parser.add_argument("--validation", type=Path, help="Rows of validation to choose by, instead of new ones.")
     parser.add_argument("--folds", type=int, nargs="+", default=[0, 1], help="Which halves to validate on.")
     parser.add_argument("--try", dest="tried", nargs="+", action="append", metavar="SETTING=VALUE", help="A candidate.")
+    parser.add_argument("--own", metavar="LOSS", help="Train this loss with the settings of its authors.")
     options = benchmark_options(parser)
+    if options.own and options.out.name == "unseen.csv":
+        options.out = options.out.with_name("published.csv")
     options.candidates = options.tried or CANDIDATES[options.name]
     if options.quick:
         options.candidates = options.candidates[:2]
     return options
+
+
+def as_published(base: Settings, loss: str, changed: Sequence[str] = ()) -> Settings:
+    """Return a loss's own settings: its own start, size and course of training, the network and pictures of ``base``.
+
+    >>> found = as_published(Settings(task="metric", dim=512), "proxy-anchor", ["step_epochs=10"])
+    >>> found.epochs, found.batch_size, found.step_epochs, found.embedding_start, found.n_neighbours
+    (60, 120, 10, 'random', 200)
+    """
+    plain: dict[str, Any] = {"embedding_start": "random", "wide": None, "whiten": 0.0}
+    return replace(base, loss=loss, **plain | own_settings(PAPERS)[loss] | changes(changed))
 
 
 def base_settings(options: argparse.Namespace) -> Settings:
@@ -231,8 +252,12 @@ def main() -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     table = read_images(options.images, task="metric")
     base = base_settings(options)
-    record = options.validation or options.out.with_name(f"{options.out.stem}_validation.csv")
     with tempfile.TemporaryDirectory() as home:
+        if options.own:
+            changed = options.tried[0] if options.tried else []
+            test(options, table, as_published(base, options.own, changed), Path(home))
+            return
+        record = options.validation or options.out.with_name(f"{options.out.stem}_validation.csv")
         if options.validation is None:
             validate_candidates(options, table, base, Path(home), record)
         of_this = (options.name, str(options.crop))

@@ -138,3 +138,17 @@ def test_a_second_generation_is_chosen_on_validation_classes_and_scored_beside_t
     for row in tested[1::2]:
         assert sums[row["tried"], row["teachers"]] == max(sums.values())
     assert all(0 <= float(row[name]) <= 1 for row in tested for name in ("recall@1", "map@r", "nmi"))
+
+
+@pytest.mark.thorough
+def test_a_loss_is_trained_with_the_settings_of_its_authors(tmp_path):
+    given = [*list_of_shapes(tmp_path), "--own", "proxy-anchor", "--try", "epochs=6", "batch_size=8", "--seeds", "0"]
+    done = forked.run([HOME / "benchmarks" / "recipe" / "unseen.py", *given, "--out", tmp_path / "published.csv"])
+    assert done.returncode == 0, done.stderr
+    with (tmp_path / "published.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    settings = json.loads(row["settings"])
+    assert row["loss"] == settings["loss"] == "proxy-anchor"
+    assert (settings["head_epochs"], settings["schedule"], settings["batch_size"]) == (5, "steps", 8)
+    assert settings["embedding_start"] == "random" and float(row["recall@1"]) > 0.5
+    assert not (tmp_path / "published_validation.csv").exists()

@@ -86,7 +86,7 @@ def compare_command(
     from nngk.data import read_images
     from nngk.device import pick_device
     from nngk.experiments.compare.comparison import compare
-    from nngk.experiments.compare.fair import fair_comparison
+    from nngk.experiments.compare.fair import fair_comparison, own_settings
     from nngk.losses import LOSSES
 
     table = read_images(
@@ -111,20 +111,6 @@ def compare_command(
     failed = [row for row in rows if "error" in row]
     if failed and len(failed) == len(rows):
         raise InputError(f"Every run failed: {failed[0]['error']}")
-
-
-def own_settings(file: Path) -> dict[str, dict[str, Any]]:
-    """Return the settings of some losses' papers, by the names of the losses, as a TOML file has them."""
-    from nngk.training.settings import read_config
-
-    tables = read_config(file)
-    wrong = [name for name, values in tables.items() if not isinstance(values, dict)]
-    if wrong:
-        raise InputError(f"{file} must have one table per loss, such as [proxy-anchor]; '{wrong[0]}' is none.")
-    return {
-        name.replace("_", "-"): {setting.replace("-", "_"): value for setting, value in values.items()}
-        for name, values in tables.items()
-    }
 
 
 def _rates(text: str | None) -> list[float]:

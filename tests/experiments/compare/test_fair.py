@@ -9,11 +9,10 @@ import pytest
 from PIL import Image
 
 import forked
-from nngk.cli.compare import own_settings
 from nngk.data import read_images
 from nngk.errors import InputError
 from nngk.experiments.compare import fair
-from nngk.experiments.compare.fair import fair_comparison
+from nngk.experiments.compare.fair import fair_comparison, own_settings
 from nngk.experiments.compare.fair_page import fair_page
 from nngk.losses import LOSSES
 from nngk.model.model import Model

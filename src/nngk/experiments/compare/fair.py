@@ -29,6 +29,7 @@ from nngk.files import write_atomically
 from nngk.losses import require_loss
 from nngk.progress import say
 from nngk.training.optimiser import rate_of
+from nngk.training.settings import read_config
 from nngk.training.tune import Tried, best_of, next_rate
 
 RATES = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4)
@@ -185,3 +186,15 @@ class _Search:
         text = fair_page(self.rows, self.rates, self.folds, seeds)
         write_rows(self.plan.out / "runs.csv", self.rows)
         write_atomically(self.plan.out / "comparison.md", lambda part: part.write_text(text, encoding="utf-8"))
+
+
+def own_settings(file: Path) -> dict[str, dict[str, Any]]:
+    """Return the settings of some losses' papers, by the names of the losses, as a TOML file has them."""
+    tables = read_config(file)
+    wrong = [name for name, values in tables.items() if not isinstance(values, dict)]
+    if wrong:
+        raise InputError(f"{file} must have one table per loss, such as [proxy-anchor]; '{wrong[0]}' is none.")
+    return {
+        name.replace("_", "-"): {setting.replace("-", "_"): value for setting, value in values.items()}
+        for name, values in tables.items()
+    }
