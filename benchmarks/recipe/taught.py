@@ -5,8 +5,9 @@
 
 Pictures are read as the field reads them: shorter side 256, the centre of 224. The first generation is our recipe with
 the rate and the whitening that unseen.py chose; the second starts from the same weights, and its teachers are runs
-of the first with other seeds. Candidates are judged on halves of the training classes, the best by the mean of Recall@1
-and MAP@R is then trained on all training classes, and both generations are scored on the test classes once.
+of the first with other seeds. Candidates are judged on halves of the training classes, each with the whitening that
+suits it best there; the best by the mean of Recall@1 and MAP@R is then trained on all training classes, and both
+generations are scored on the test classes once.
 Rows: results/taught_validation.csv and results/taught.csv.
 """
 
@@ -44,9 +45,9 @@ def first(options: argparse.Namespace) -> Settings:
     return base if options.quick else replace(base, **FIRST[options.name])
 
 
-def second(base: Settings, candidate: Sequence[str]) -> Settings:
-    """Return the settings of the second generation; it is not evened out, unless a candidate says so."""
-    chosen: dict[str, Any] = TAUGHT | {"lr": TAUGHT_RATE, "whiten": 0.0} | changes(candidate)
+def second(base: Settings, candidate: Sequence[str], whiten: float | None) -> Settings:
+    """Return the settings of the second generation; validation classes say how far it is evened out, where None is."""
+    chosen: dict[str, Any] = TAUGHT | {"lr": TAUGHT_RATE, "whiten": whiten} | changes(candidate)
     return replace(base, **chosen, teacher="the first generation")
 
 
@@ -72,7 +73,8 @@ def scored(run: Run, part: str, **how: Any) -> dict[str, float]:
 
 def measure(
     options: argparse.Namespace, table: ImageTable, parts: list[np.ndarray], base: Settings, home: Path,
-    seeds: Sequence[int], candidates: Sequence[Sequence[str]], part: str, out: Path, **also: Any,
+    seeds: Sequence[int], candidates: Sequence[Sequence[str]], part: str, out: Path, whiten: float | None = None,
+    **also: Any,
 ) -> None:  # fmt: skip
     """Train teachers for every seed, then the candidates, each taught by as many; write a row per run."""
     prepared = Prepared(table, base, options.threads)
@@ -102,7 +104,7 @@ def measure(
         every = [(seed + i) % max(count, len(seeds)) for i in range(count)]
         for number, candidate in enumerate(candidates):
             for n in options.teachers:
-                settings = replace(second(base, candidate), seed=seed)
+                settings = replace(second(base, candidate, whiten), seed=seed)
                 networks = [teacher(one).network for one in every[:n]]
                 folder = home / f"second{seed}-{number}-{n}"
                 run, seconds = generation(prepared, table, parts, settings, folder, *networks)
@@ -110,23 +112,22 @@ def measure(
                 told(run, seconds, also | row)
 
 
-def best(rows: list[dict[str, Any]]) -> tuple[list[str], int]:
-    """Return the candidate and the number of teachers with the highest mean of Recall@1 and MAP@R.
+def best(rows: list[dict[str, Any]]) -> tuple[list[str], int, float]:
+    """Return the candidate and the number of teachers with the highest mean of Recall@1 and MAP@R, and its whitening.
 
-    >>> row = {"generation": "2", "tried": "lr=1", "teachers": "1", "recall@1": "0.5", "map@r": "0.3"}
-    >>> best([row, row | {"teachers": "2", "recall@1": "0.6"}])
-    (['lr=1'], 2)
+    >>> row = {"generation": "2", "tried": "lr=1", "teachers": "1", "whiten": "0.2", "recall@1": "0.5", "map@r": "0.3"}
+    >>> best([row, row | {"teachers": "2", "recall@1": "0.6"}, row | {"teachers": "2", "whiten": "0.4"}, row])
+    (['lr=1'], 2, 0.3)
     """
-    sums: dict[tuple[str, int], list[float]] = {}
+    found: dict[tuple[str, int], list[tuple[float, float]]] = {}
     for row in rows:
         if int(row["generation"]) == 2:
-            key = row["tried"], int(row["teachers"])
-            sums.setdefault(key, []).append((float(row["recall@1"]) + float(row["map@r"])) / 2)
-    most = max(len(values) for values in sums.values())
-    tried, teachers = max(
-        (key for key, values in sums.items() if len(values) == most), key=lambda key: sum(sums[key]) / len(sums[key])
-    )
-    return tried.split(), teachers
+            score = (float(row["recall@1"]) + float(row["map@r"])) / 2
+            found.setdefault((row["tried"], int(row["teachers"])), []).append((score, float(row["whiten"])))
+    most = max(map(len, found.values()))
+    means = {key: np.mean(values, axis=0) for key, values in found.items() if len(values) == most}
+    tried, teachers = max(means, key=lambda key: means[key][0])
+    return tried.split(), teachers, round(float(means[tried, teachers][1]), 2)
 
 
 def options_given() -> argparse.Namespace:
@@ -158,13 +159,15 @@ def main() -> None:
             folder = Path(home) / f"fold{fold}"
             measure(options, train, parts, base, folder, [0], options.candidates, "val", record, fold=fold)
         rows = [row for row in read_rows(record) if row["data"] == options.name]
-        candidate, teachers = best(rows) if rows else (options.candidates[0], options.teachers[0])
-        print(f"Chosen on validation classes: {' '.join(candidate)}, {teachers} teachers", flush=True)
+        candidate, teachers, whiten = best(rows) if rows else (options.candidates[0], options.teachers[0], 0.0)
+        told = f"{' '.join(candidate)}, {teachers} teachers, whiten {whiten:g}"
+        print(f"Chosen on validation classes: {told}", flush=True)
         if options.seeds:
             splits = np.array(table.splits)
             parts = [np.flatnonzero(splits == "train"), np.array([], dtype=np.int64), np.flatnonzero(splits == "test")]
             options.teachers = [teachers]
-            measure(options, table, parts, base, Path(home) / "test", options.seeds, [candidate], "test", options.out)
+            home_of_test = Path(home) / "test"
+            measure(options, table, parts, base, home_of_test, options.seeds, [candidate], "test", options.out, whiten)
 
 
 if __name__ == "__main__":
