@@ -127,4 +127,10 @@ void middle(const uint8_t* pixels, size_t each, const Side& rows, const Side& co
         }
 }
 
+void levelled(const uint8_t* planes, size_t pixels, const float* levels, float* __restrict out) {
+    const uint8_t *red = planes, *green = planes + pixels, *blue = planes + 2 * pixels;
+    const float *reds = levels, *greens = levels + 256, *blues = levels + 512;
+    for (size_t i = 0; i < pixels; ++i, out += 3) out[0] = reds[red[i]], out[1] = greens[green[i]], out[2] = blues[blue[i]];
+}
+
 }  // namespace nngk
