@@ -86,7 +86,7 @@ class Service:
 
     async def decoded(self, upload: UploadFile, then: Callable[[Image.Image], T]) -> T:
         """Return what ``then`` makes of an uploaded picture; the picture itself, which may be large, is let go."""
-        work = partial(read_upload, upload.file, self.limits.pixels, lambda data: then(load_image(data)))
+        work = partial(read_upload, upload.file, self.limits.pixels, lambda *given: then(load_image(*given)))
         return await self._within(self._shown, work, self.limits.seconds)
 
     async def ask(self, inquiry: Inquiry, picture: BinaryIO, numbers: dict[str, int]) -> bytes:
@@ -102,7 +102,7 @@ class Service:
         """Return a picture as the network reads it."""
         spec = self.served.now.model.network.input
         as_read = partial(fitted, size=spec.resize, squash=spec.squash, middle=spec.size)
-        return read_upload(file, self.limits.pixels, as_read)
+        return read_upload(file, self.limits.pixels, lambda data, allowed: as_read(data, allowed=allowed))
 
     async def change(self, said: str, make: Callable[[Any], Any]) -> Changed:
         """Change the model and return when that is on the disk. ``said`` is what a person is told."""
