@@ -7,7 +7,6 @@ It takes longer than all else that a question costs beside the network and the d
 from dataclasses import dataclass
 from io import BytesIO
 
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nngk.web.inquiries import INQUIRIES, Inquiry
@@ -52,7 +51,9 @@ class Direct:
             if is_bug(error):
                 raise  # so that the log says what it was
             return
-        await Response(answer, media_type="application/json")(scope, receive, send)
+        headers = [(b"content-length", b"%d" % len(answer)), (b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": answer})
 
 
 def _plain(scope: Scope) -> _Plain | None:
