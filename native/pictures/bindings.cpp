@@ -11,6 +11,9 @@ using namespace nb::literals;
 using namespace nngk;
 
 using Pixels = nb::ndarray<const uint8_t, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+using Pictures = nb::ndarray<const uint8_t, nb::ndim<4>, nb::c_contig, nb::device::cpu>;
+using Levels = nb::ndarray<const float, nb::shape<3, 256>, nb::c_contig, nb::device::cpu>;
+using OutPictures = nb::ndarray<float, nb::ndim<4>, nb::c_contig, nb::device::cpu>;
 using OutPixels = nb::ndarray<uint8_t, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 
 namespace {
@@ -52,4 +55,12 @@ NB_MODULE(_pictures, m) {
         nb::gil_scoped_release others;
         window(pixels, 4, {tall, height, top, out.shape(1)}, {wide, width, left, out.shape(2)}, out);
     }, "picture"_a, "tall"_a, "wide"_a, "height"_a, "width"_a, "top"_a, "left"_a, "out"_a);
+
+    // Planes of bytes (pictures, 3, height, width) to pixels of numbers (pictures, height, width, 3).
+    m.def("levelled", [](Pictures pictures, Levels levels, OutPictures out) {
+        const size_t count = pictures.shape(0), height = pictures.shape(2), width = pictures.shape(3);
+        if (pictures.shape(1) != 3 || out.shape(0) != count || out.shape(1) != height || out.shape(2) != width || out.shape(3) != 3)
+            throw std::invalid_argument("RGB pictures and room for them were expected");
+        for (size_t i = 0; i < count; ++i) levelled(pictures.data() + 3 * height * width * i, height * width, levels.data(), out.data() + 3 * height * width * i);
+    }, "pictures"_a, "levels"_a, "out"_a, nb::call_guard<nb::gil_scoped_release>());
 }

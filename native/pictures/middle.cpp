@@ -50,28 +50,42 @@ struct Windows {
 };
 
 // No weight is negative and together they are one, so that no sum leaves the range of a byte.
-using Four = int32_t __attribute__((vector_size(16)));
+constexpr size_t ROWS = 8;  // that are made narrower together: the pixels of a column lie side by side
+using Column = int32_t __attribute__((vector_size(4 * ROWS)));
 
-// One row of pixels of so many numbers each to the wanted ones, colour by colour. Pixels are taken four numbers at a time,
-// the last of which is thrown away: wide has room for one number beyond, and made for four of each wanted pixel.
-NNGK_CLONES void across(const uint8_t* row, size_t own, size_t each, const Windows& windows, int32_t* __restrict wide, int32_t* __restrict made, uint8_t* __restrict out) {
-    for (size_t b = 0; b < own * each; ++b) wide[b] = row[b];
-    const size_t most = windows.most, wanted = windows.begin.size();
-    const size_t* begin = windows.begin.data();
+// Rows of pixels of so many bytes each to the wanted ones, colour by colour. There is room in columns for the pixels of
+// the windows, in made for the wanted ones, and in line for those of a row.
+NNGK_CLONES void across(const uint8_t* const rows[ROWS], size_t each, const Windows& windows, int32_t* __restrict columns, int32_t* __restrict made,
+                        uint32_t* __restrict line, uint8_t* const out[ROWS]) {
+    const size_t most = windows.most, wanted = windows.begin.size(), first = windows.begin.front(), last = windows.begin.back() + most;
+    for (size_t r = 0; r < ROWS; ++r) {
+        const uint8_t* row = rows[r] + each * first;
+        if (each == 4)
+            for (size_t x = 0; x < last - first; ++x) std::memcpy(columns + ROWS * x + r, row + 4 * x, 4);
+        else
+            for (size_t x = 0; x < last - first; ++x, row += 3) columns[ROWS * x + r] = row[0] | row[1] << 8 | row[2] << 16;
+    }
     const int32_t* weights = windows.weights.data();
     for (size_t i = 0; i < wanted; ++i, weights += most) {
-        const int32_t* pixel = wide + each * begin[i];
-        Four sum = {HALF, HALF, HALF, HALF};
-        for (size_t x = 0; x < most; ++x, pixel += each) {
-            Four four;
-            std::memcpy(&four, pixel, sizeof four);
-            sum += four * weights[x];
+        const int32_t* pixels = columns + ROWS * (windows.begin[i] - first);
+        Column red = Column{} + HALF, green = red, blue = red;
+        for (size_t x = 0; x < most; ++x, pixels += ROWS) {
+            Column pixel;
+            std::memcpy(&pixel, pixels, sizeof pixel);
+            red += (pixel & 255) * weights[x];
+            green += (pixel >> 8 & 255) * weights[x];
+            blue += (pixel >> 16 & 255) * weights[x];
         }
-        sum >>= BITS;
-        std::memcpy(made + 4 * i, &sum, sizeof sum);
+        const Column together = red >> BITS | green >> BITS << 8 | blue >> BITS << 16;
+        std::memcpy(made + ROWS * i, &together, sizeof together);
     }
-    for (size_t colour = 0; colour < 3; ++colour)
-        for (size_t i = 0; i < wanted; ++i) out[colour * wanted + i] = uint8_t(made[4 * i + colour]);
+    for (size_t r = 0; r < ROWS; ++r) {
+        uint8_t* __restrict to = out[r];
+        for (size_t i = 0; i < wanted; ++i) line[i] = uint32_t(made[ROWS * i + r]);
+        for (size_t i = 0; i < wanted; ++i) to[i] = uint8_t(line[i]);
+        for (size_t i = 0; i < wanted; ++i) to[wanted + i] = uint8_t(line[i] >> 8);
+        for (size_t i = 0; i < wanted; ++i) to[2 * wanted + i] = uint8_t(line[i] >> 16);
+    }
 }
 
 // Rows of numbers, each weighted, to one; they may be read beyond their end.
@@ -93,16 +107,30 @@ void middle(const uint8_t* pixels, size_t each, const Side& rows, const Side& co
     if (!rows.count || !columns.count) return;
     const Windows vertical(rows), horizontal(columns);
     const size_t first = vertical.begin.front(), last = vertical.begin.back() + vertical.most;
-    const size_t wanted = columns.count;
-    std::vector<int32_t> wide(each * columns.own + 1), made(4 * wanted);
+    const size_t wanted = columns.count, stride = each * columns.own;
+    std::vector<int32_t> taken(ROWS * columns.own), made(ROWS * wanted);
+    std::vector<uint32_t> line(wanted);
     std::vector<uint8_t> narrow((last - first) * 3 * wanted + AT_ONCE);
-    for (size_t y = first; y < last; ++y)
-        across(pixels + y * each * columns.own, columns.own, each, horizontal, wide.data(), made.data(), &narrow[(y - first) * 3 * wanted]);
+    for (size_t y = first; y < last; y += ROWS) {
+        const uint8_t* from[ROWS];
+        uint8_t* to[ROWS];
+        for (size_t r = 0; r < ROWS; ++r) {
+            const size_t row = std::min(y + r, last - 1);
+            from[r] = pixels + row * stride, to[r] = &narrow[(row - first) * 3 * wanted];
+        }
+        across(from, each, horizontal, taken.data(), made.data(), line.data(), to);
+    }
     for (size_t colour = 0; colour < 3; ++colour)
         for (size_t y = 0; y < rows.count; ++y, out += wanted) {
             const uint8_t* top = &narrow[((vertical.begin[y] - first) * 3 + colour) * wanted];
             down(top, 3 * wanted, &vertical.weights[y * vertical.most], vertical.most, wanted, out);
         }
+}
+
+void levelled(const uint8_t* planes, size_t pixels, const float* levels, float* __restrict out) {
+    const uint8_t *red = planes, *green = planes + pixels, *blue = planes + 2 * pixels;
+    const float *reds = levels, *greens = levels + 256, *blues = levels + 512;
+    for (size_t i = 0; i < pixels; ++i, out += 3) out[0] = reds[red[i]], out[1] = greens[green[i]], out[2] = blues[blue[i]];
 }
 
 }  // namespace nngk

@@ -15,4 +15,7 @@ struct Side {
 // does, to the bit, and writes only the wanted window, channel by channel: out is (3, rows.count, columns.count).
 void middle(const uint8_t* pixels, size_t each, const Side& rows, const Side& columns, uint8_t* out);
 
+// Planes of three colours, so many pixels each, to pixels of three numbers: levels has those of the 256 bytes of each colour.
+void levelled(const uint8_t* planes, size_t pixels, const float* levels, float* out);
+
 }  // namespace nngk

@@ -11,6 +11,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 from torchvision import transforms
 
 from nngk.data import FlatPictures, fitted, fitted_pictures, load_image, square, squares
+from nngk.data.opening import Allowed
 from nngk.errors import InputError
 
 RNG = np.random.default_rng(0)
@@ -268,3 +269,30 @@ def test_the_middle_of_any_shape_is_pillows(height, width, size, middle) -> None
     whole, middle = fitted(noise, size), min(size, middle)
     top, left = ((side - middle) // 2 for side in whole.shape[1:])
     assert torch.equal(fitted(noise, size, middle=middle), whole[:, top : top + middle, left : left + middle])
+
+
+def test_only_what_is_allowed_is_decoded(monkeypatch) -> None:
+    out = {}
+    for kind in ("JPEG", "PNG"):
+        Image.fromarray(RGB).save(out.setdefault(kind, io.BytesIO()), kind)
+
+    class Refused(Exception):
+        pass
+
+    def refuse(image):
+        raise Refused(image.size)
+
+    def never(image, *rest):
+        raise AssertionError("pixels were decoded")
+
+    png, jpeg = (out[kind].getvalue() for kind in ("PNG", "JPEG"))
+    assert load_image(png, Allowed(("PNG",), lambda image: None)).size == (8, 6)
+    with pytest.raises(InputError, match="no JPEG"):
+        fitted(jpeg, 4, allowed=Allowed(("PNG",), lambda image: None))
+    phone = b"\0\0\0\x18ftypheic" + bytes(300)
+    monkeypatch.setattr("nngk.data.opening._register_heif", never)
+    with pytest.raises(InputError, match="no JPEG"):
+        load_image(phone, Allowed(("PNG", "JPEG"), lambda image: None))
+    monkeypatch.setattr(JpegImageFile, "load", never)
+    with pytest.raises(Refused, match=r"\(8, 6\)"):
+        fitted(jpeg, 4, allowed=Allowed(("JPEG",), refuse))

@@ -7,7 +7,7 @@ from PIL import Image
 from torchvision import transforms
 
 from nngk.data import Augmentation, FlatPictures, centre_crop, fitted
-from nngk.data.resample import resample
+from nngk.data.resample import normalise, resample
 from nngk.errors import InputError
 from resampling import noise, resampled
 
@@ -168,3 +168,18 @@ def test_the_gpu_gives_what_the_cpu_gives(crop: str) -> None:
     torch.testing.assert_close(got.cpu(), augmentation(BATCH, seeded(5)), atol=1e-3, rtol=0)
     on_gpu = torch.Generator(device="cuda").manual_seed(5)
     assert augmentation(BATCH.cuda(), on_gpu).shape == (5, 3, 12, 12)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_what_is_cut_already_is_brought_to_scale_to_the_bit(compiled, monkeypatch) -> None:
+    if not compiled:
+        monkeypatch.setenv("NNGK_NO_NATIVE", "1")
+    mean, std = (0.1, 0.2, 0.7), (0.5, 0.6, 0.3)
+    crop = centre_crop(20, mean, std)
+    bytes_of_all_values = torch.arange(256, dtype=torch.uint8).repeat(75).view(16, 3, 20, 20)
+    for batch in (BATCH, BATCH[::2], BATCH.flip(1), BATCH[:0], bytes_of_all_values):
+        expected = normalise(batch.float(), mean, std)
+        got = crop(batch)
+        assert torch.equal(got, expected) and got.is_contiguous(memory_format=torch.channels_last)
+        assert torch.equal(crop(FlatPictures.of(list(batch))) if len(batch) else got, expected)
+    assert torch.equal(crop(BATCH[0]), crop(BATCH)[0])

@@ -16,7 +16,16 @@ from PIL import Image, ImageFile
 from nngk.data.arrays import picture_of, tensor_values
 from nngk.data.flat_pictures import FlatPictures
 from nngk.data.middle import planes, resized_middle
-from nngk.data.opening import MOST_PIXELS, Smaller, opened_bytes, opened_picture, require_bounded, silence_pillow
+from nngk.data.opening import (
+    ANYTHING,
+    MOST_PIXELS,
+    Allowed,
+    Smaller,
+    opened_bytes,
+    opened_picture,
+    require_bounded,
+    silence_pillow,
+)
 from nngk.data.packs.layout import packed_picture
 from nngk.data.shards.shard_files import picture_in_shard
 from nngk.errors import InputError, whole_number
@@ -44,26 +53,27 @@ _FINER = 2  # times the pixels that are wanted are decoded at least, along each 
 LONGEST = 4  # times the shorter side: what a picture has beyond, at both ends of its longer side, is cut off
 
 
-def load_image(source: Any) -> Image.Image:
+def load_image(source: Any, allowed: Allowed = ANYTHING) -> Image.Image:
     """Return an upright RGB picture from a path, the bytes of a file, a PIL image, an array or a tensor.
 
     Arrays are (H, W), (H, W, C) or (C, H, W); integers span their type's range, floats span 0 to 1. Greyscale,
     palette, 16-bit and CMYK become RGB, transparency is laid on white, EXIF rotation is applied. Files of JPEG, PNG,
     WebP, BMP, GIF, TIFF, PPM, AVIF, JPEG 2000, TGA and, with the extra 'heic', HEIC are read, up to 25 million pixels;
-    larger JPEG pictures are read at a half, a quarter or an eighth of their size.
+    larger JPEG pictures are read at a half, a quarter or an eighth of their size. Of bytes only what is ``allowed`` is
+    decoded.
 
     >>> load_image(np.zeros((4, 6), dtype=np.uint8)).size
     (6, 4)
     """
-    return _loaded(source)[0]
+    return _loaded(source, allowed=allowed)[0]
 
 
-def _loaded(source: Any, smaller: Smaller | None = None) -> tuple[Image.Image, float]:
+def _loaded(source: Any, smaller: Smaller | None = None, allowed: Allowed = ANYTHING) -> tuple[Image.Image, float]:
     """Return a picture, and how much smaller it is than its file says, which ``smaller`` may allow."""
     if isinstance(source, (str, Path)):
         return _from_file(Path(source), smaller)
     if isinstance(source, bytes):
-        return _from_bytes(source, smaller)
+        return _from_bytes(source, smaller, allowed)
     if isinstance(source, Image.Image):
         return _from_image(source), 1.0
     if isinstance(source, torch.Tensor):
@@ -83,6 +93,7 @@ def fitted(
     *,
     squash: bool = False,
     middle: int | None = None,
+    allowed: Allowed = ANYTHING,
 ) -> torch.Tensor:
     """Return the picture (or its box, clipped to the picture) with a shorter side of `size`, uint8 (3, height, width).
 
@@ -101,7 +112,7 @@ def fitted(
         sides = (width, height) if corners is None else (corners[2] - corners[0], corners[3] - corners[1])
         return float(min(sides)) / (_FINER * size)
 
-    image, scale = _loaded(source, smaller)
+    image, scale = _loaded(source, smaller, allowed)
     if corners is not None:
         image = image.crop(_clip(corners * scale, image, source))
     if not squash:
@@ -241,9 +252,9 @@ def _from_file(path: Path, smaller: Smaller | None) -> tuple[Image.Image, float]
         ) from error
 
 
-def _from_bytes(data: bytes, smaller: Smaller | None) -> tuple[Image.Image, float]:
+def _from_bytes(data: bytes, smaller: Smaller | None, allowed: Allowed) -> tuple[Image.Image, float]:
     try:
-        with opened_bytes(data, smaller) as (image, size):
+        with opened_bytes(data, smaller, allowed) as (image, size):
             picture = _rgb(image, "The image", own=True)
             return picture, max(picture.size) / max(size)
     except InputError:

@@ -16,6 +16,13 @@ def _load() -> ModuleType | None:
 
 
 _core = _load()
+
+
+def core() -> ModuleType | None:
+    """Return the compiled core for pictures, or None where it is missing or not to be used."""
+    return None if os.environ.get("NNGK_NO_NATIVE") else _core
+
+
 _ROUNDED = 0.02  # how far the scales of both sides differ at most where only whole pixels make them differ
 _TALL = 1.9  # times its width
 
@@ -41,7 +48,8 @@ def resized_middle(image: Image.Image, target: tuple[int, int], side: int) -> np
     if image.size == target:
         return planes(image.crop((left, top, left + side, top + side)))
     squashed = abs(image.width * target[1] - image.height * target[0]) > _ROUNDED * image.width * target[1]
-    if _core is None or squashed or image.height > _TALL * image.width or os.environ.get("NNGK_NO_NATIVE"):
+    native = core()
+    if native is None or squashed or image.height > _TALL * image.width:
         whole = image.resize(target, Image.Resampling.BILINEAR)
         return planes(whole.crop((left, top, left + side, top + side)))
     out = np.empty((3, side, side), dtype=np.uint8)
@@ -49,7 +57,7 @@ def resized_middle(image: Image.Image, target: tuple[int, int], side: int) -> np
     try:  # where it lies, unless it is large or Pillow is old
         pixels = image.__arrow_c_array__()[1]
     except (AttributeError, ValueError):
-        _core.middle(np.asarray(image), *window)
+        native.middle(np.asarray(image), *window)
     else:
-        _core.middle_of_arrow(pixels, image.height, image.width, *window)
+        native.middle_of_arrow(pixels, image.height, image.width, *window)
     return out

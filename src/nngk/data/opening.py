@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from PIL import Image, ImageFile
 from PIL.Jpeg2KImagePlugin import Jpeg2KImageFile
@@ -37,10 +37,21 @@ _SLOW = ("ppm", "ppm_plain", "bmp_rle")
 _MOST_SCANS = 500_000_000  # pixels × scans of a progressive JPEG: each scan is a walk over all pixels
 _MOST_BYTES = 1 << 29  # of a file: some decoders read it whole
 _AT_ONCE = 4 * MOST_PIXELS  # in all threads together
+_NO_PATH = Path("bytes")
 _PILLOW = r"PIL\."
 _SILENT = ("ignore", None, UserWarning, re.compile(_PILLOW), 0)  # as `warnings.filters` holds it
 
 Smaller = Callable[[int, int], float]  # of a width and a height: by how much they may be divided
+
+
+class Allowed(NamedTuple):
+    """What may be decoded: some formats, and of them what ``require`` does not raise for when it sees the head."""
+
+    formats: tuple[str, ...]
+    require: Callable[[ImageFile.ImageFile], object]
+
+
+ANYTHING = Allowed((*FORMATS, _HEIF), lambda image: None)
 
 
 @contextmanager
@@ -66,20 +77,23 @@ def opened_picture(path: Path, smaller: Smaller | None = None) -> Iterator[tuple
 
 
 @contextmanager
-def opened_bytes(data: bytes, smaller: Smaller | None = None) -> Iterator[tuple[Image.Image, tuple[int, int]]]:
-    """Yield the picture in the bytes of a file as :func:`opened_picture` does."""
+def opened_bytes(
+    data: bytes, smaller: Smaller | None = None, allowed: Allowed = ANYTHING
+) -> Iterator[tuple[Image.Image, tuple[int, int]]]:
+    """Yield the picture in the bytes of a file, if it is ``allowed``, as :func:`opened_picture` does."""
     if len(data) > _MOST_BYTES:
         raise InputError(f"The image has {len(data):,} bytes; at most {_MOST_BYTES:,} are read: make it smaller.")
-    with _opened(io.BytesIO(data), Path("bytes"), "The image", smaller) as found:
+    with _opened(io.BytesIO(data), _NO_PATH, "The image", smaller, allowed) as found:
         yield found
 
 
 @contextmanager
 def _opened(
-    stream: IO[bytes], path: Path, name: str, smaller: Smaller | None
+    stream: IO[bytes], path: Path, name: str, smaller: Smaller | None, allowed: Allowed = ANYTHING
 ) -> Iterator[tuple[Image.Image, tuple[int, int]]]:
-    image = _recognised(stream, path)
+    image = _recognised(stream, path, allowed.formats)
     size = image.size
+    allowed.require(image)
     require_bounded(image, name)
     _set_smaller(image, 1 if smaller is None else smaller(*size))
     with _room.taken(image.width * image.height):
@@ -104,15 +118,16 @@ def silence_pillow() -> None:
         warnings.filterwarnings("ignore", category=UserWarning, module=_PILLOW)
 
 
-def _recognised(stream: IO[bytes], path: Path) -> ImageFile.ImageFile:
-    """Return the picture in a stream, in whichever format it is."""
+def _recognised(stream: IO[bytes], path: Path, formats: tuple[str, ...]) -> ImageFile.ImageFile:
+    """Return the picture in a stream, in whichever of some formats it is."""
     Image.init()
     silence_pillow()
     start = stream.read(16)
-    if start[4:8] == b"ftyp" and start[8:12] in _HEIF_BRANDS and _HEIF not in Image.OPEN:
+    heif = start[4:8] == b"ftyp" and start[8:12] in _HEIF_BRANDS
+    if heif and _HEIF in formats and _HEIF not in Image.OPEN:
         _register_heif()
     why = "it is no JPEG, PNG, WebP, BMP, GIF, TIFF, PPM, AVIF, JPEG 2000 or HEIC picture"
-    for name in (*FORMATS, _HEIF, *filter(None, [_BY_NAME.get(path.suffix.lower())])):
+    for name in (*formats, *filter(None, [_BY_NAME.get(path.suffix.lower())])):
         factory, accepts = Image.OPEN.get(name, (None, None))
         if factory is None or (accepts is not None and accepts(start) is not True):
             continue

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
 
 from nngk.data.flat_pictures import FlatPictures
+from nngk.data.levels import levelled
 from nngk.data.resample import normalise, resample
 from nngk.errors import InputError
 
@@ -56,6 +58,8 @@ class Augmentation:
     ) -> Tensor:
         if isinstance(batch, Tensor) and batch.ndim == 3:
             return self(batch[None], generator)[0]
+        if self._is_cut(batch):
+            return levelled(batch, self.mean, self.std)
         pictures = batch if isinstance(batch, FlatPictures) else _stacked(batch)
         # A GPU is not waited for: what is drawn, and the sizes it depends on, are on the CPU.
         drawn = self.draw(len(pictures), pictures.heights, pictures.widths, generator, part)
@@ -63,6 +67,12 @@ class Augmentation:
         if self.crop == "centre" and not self.flip and not pictures.is_cuda:
             return self._cut(pictures, windows)
         return resample(pictures, windows, mirrored, self.size, self.mean, self.std)
+
+    def _is_cut(self, batch: Tensor | FlatPictures) -> TypeGuard[Tensor]:
+        """Return whether a batch is a stack, on a CPU, of all that a centre crop leaves."""
+        if self.crop != "centre" or self.flip or not isinstance(batch, Tensor) or batch.dtype != torch.uint8:
+            return False
+        return batch.device.type == "cpu" and batch.shape[1:] == (3, self.size, self.size)
 
     def _cut(self, pictures: FlatPictures, windows: Tensor) -> Tensor:
         """Return windows that have the wanted size already: there is nothing to resize."""

@@ -146,9 +146,7 @@ class GalleryModel:
         """Return the ``k`` most similar images of the gallery for each of the embeddings."""
         self._require_classes()
         near = self._around(embeddings, whole_number("k", k, 1, self.images, "the number of images in the gallery"))
-        found, names = near.found, self.class_names
-        places = range(found.squared.shape[1])
-        return [evidence_at(found, i, places, names, near.labels, near.sources) for i in range(len(embeddings))]
+        return evidence_at(near.found, self.class_names, near.labels, near.sources)
 
     def described(self, source: BatchSource) -> Described:
         """Return what the network sees in the pictures of a source."""

@@ -76,30 +76,36 @@ def composed_answers(
     ``labels`` and ``sources`` are those of the centres that ``found`` names; ``evidence`` is how many to tell of.
     """
     values, order = probabilities.sort(dim=1, descending=True, stable=True)
-    largest = found.shares.argsort(dim=1, descending=True, stable=True)[:, :evidence].tolist()
-    scores = zip(order.tolist(), values.tolist(), unknown.tolist(), alike.tolist())
+    largest = found.shares.argsort(dim=1, descending=True, stable=True)[:, :evidence]
+    behind = evidence_at(found, names, labels, sources, largest)
+    scores = zip(order.tolist(), values.tolist(), unknown.tolist(), alike.tolist(), behind)
     return [
         Answer(
             label=names[classes[0]],
             probability=sure[0],
-            probabilities={names[j]: p for j, p in zip(classes, sure)},
-            evidence=evidence_at(found, i, largest[i], names, labels, sources),
+            probabilities=dict(zip([names[j] for j in classes], sure)),
+            evidence=images,
             unknown=strange,
             is_unknown=strange > 0.5,
             alike=common,
         )
-        for i, (classes, sure, strange, common) in enumerate(scores)
+        for classes, sure, strange, common, images in scores
     ]
 
 
 def evidence_at(
-    found: Prediction, row: int, places: Sequence[int], names: Sequence[str], labels: Tensor, sources: Sequence[str]
-) -> list[Evidence]:
-    """Return the images at some places of a row of neighbours; a place where none was found is left out."""
-    at = found.neighbours[row].tolist()
-    shares, distances = found.shares[row].tolist(), found.squared[row].sqrt().tolist()
+    found: Prediction, names: Sequence[str], labels: Tensor, sources: Sequence[str], places: Tensor | None = None
+) -> list[list[Evidence]]:
+    """Return the neighbours, or those at some ``places`` (n, e) of each row; where none was found none is named."""
+    at, shares, squared = (
+        each if places is None else each.gather(1, places) for each in (found.neighbours, found.shares, found.squared)
+    )
+    columns = at, labels.to(at.device)[at.clamp(min=0)], shares, squared.sqrt()
     return [
-        Evidence(image=sources[at[p]], label=names[int(labels[at[p]])], share=shares[p], distance=distances[p])
-        for p in places
-        if at[p] >= 0
+        [
+            Evidence(image=sources[i], label=names[label], share=share, distance=distance)
+            for i, label, share, distance in zip(*row)
+            if i >= 0
+        ]
+        for row in zip(*(column.tolist() for column in columns))
     ]

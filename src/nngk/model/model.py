@@ -309,8 +309,7 @@ class Model:
         self.require_classes()
         k = whole_number("k", k, 1, len(self.centres), "the number of images in the bank")
         found = self._predict(embeddings, k, self.classes.engine)
-        names, labels, sources = self.class_names, self.labels, self.sources
-        return [evidence_at(found, i, range(k), names, labels, sources) for i in range(len(embeddings))]
+        return evidence_at(found, self.class_names, self.labels, self.sources)
 
     def predict(self, embeddings: Tensor, k: int | None = None) -> Prediction:
         """Return equation 3 for embeddings: log-probabilities, neighbours, shares, densities."""
@@ -352,13 +351,18 @@ class Model:
 
     def probabilities(self, embeddings: Tensor) -> Tensor:
         """Return class probabilities (n, n_classes) of embeddings, in the order of ``class_names``."""
+        return self._probabilities(embeddings, None if self.classifier == "softmax" else self.predict(embeddings))
+
+    def _probabilities(self, embeddings: Tensor, found: Prediction | None) -> Tensor:
+        """Return class probabilities, by the softmax layer or by what the kernels ``found``."""
         softmax = self.softmax
         if softmax is not None and self.classifier == "softmax":
             x = self._checked(embeddings)
             if "scale" in softmax:  # normalised softmax: cosines over a temperature
                 x = torch.nn.functional.normalize(x) * softmax["scale"]
             return (x @ softmax["weight"].T + softmax["bias"]).softmax(1).cpu()
-        return self.predict(embeddings).log_probabilities.exp().cpu()
+        assert found is not None
+        return found.log_probabilities.exp().cpu()
 
     def answers(self, embeddings: Tensor, evidence: int = 5, *, features: Tensor | None = None) -> list[Answer]:
         """Return the answers for embeddings that are already computed; their features sharpen the unknown score."""
@@ -366,7 +370,7 @@ class Model:
         if isinstance(embeddings, Tensor) and embeddings.shape[:1] == (0,):  # embeddings of no images have no width
             return []
         found = self.predict(embeddings)
-        probabilities = self.probabilities(embeddings)
+        probabilities = self._probabilities(embeddings, found)
         alike = self.familiar.alike(self._measured(found, features))
         unknown = self.familiar.score(alike)
         return composed_answers(

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 
 from nngk import __version__
 from nngk.web.class_routes import change_routes, class_routes
+from nngk.web.direct import Direct
 from nngk.web.limits import USUAL, Gate, Limits
 from nngk.web.map_routes import map_routes
 from nngk.web.questions import question_routes
@@ -54,7 +55,7 @@ def create_app(
     for routes in (question_routes, class_routes, change_routes, map_routes, _state_routes):
         app.include_router(routes(service))
     app.include_router(_page_routes())
-    return Witness(Gate(app, limits, host), service.counters)
+    return Witness(Gate(Direct(app, service), limits, host), service.counters)
 
 
 def _state_routes(service: Service) -> APIRouter:

@@ -13,6 +13,7 @@ from torch import Tensor
 from nngk.gallery import GalleryModel
 from nngk.model import Model
 from nngk.networks.embed import Rows
+from nngk.web.mail import Awaited
 from nngk.web.refusals import Busy
 from nngk.web.served import Snapshot
 
@@ -26,14 +27,16 @@ class Question:
     kind: Kind
     picture: Any  # what the batcher reads; without a reader uint8 (3, size, size), as the network's centre crop is
     count: int = 0  # images behind the answer, or neighbours
-    answer: "Future[tuple[Snapshot, Any]]" = field(default_factory=Future)
+    answer: "Future[Any] | Awaited" = field(default_factory=Future)
+    say: Callable[[Snapshot, Any], Any] = lambda snapshot, found: (snapshot, found)  # the answer, in the pass's thread
 
 
 class Batcher:
     """Threads that each take their share of what is waiting, up to ``at_once``, and ask the model once for each kind.
 
     Several threads with a pass of one core each are faster than one pass of several cores: none waits for another. For
-    the same reason each decodes its own pictures, one after the other, unless there are ``readers`` that do.
+    the same reason each decodes its own pictures, one after the other, unless there are ``readers`` that do. ``told``
+    is called after the answers of a pass, so that those who wait need not be woken one by one.
     """
 
     def __init__(
@@ -46,8 +49,9 @@ class Batcher:
         workers: int = 1,
         read: Callable[[Any], Tensor] = lambda picture: picture,
         readers: int = 0,
+        told: Callable[[], object] = lambda: None,
     ) -> None:
-        self._now, self._at_once, self._observe, self._read = now, at_once, observe, read
+        self._now, self._at_once, self._observe, self._read, self._told = now, at_once, observe, read, told
         self._readers = ThreadPoolExecutor(readers, "nngk-decode") if readers else None
         self._queue: queue.Queue[Question | None] = queue.Queue(waiting)
         self._threads = [
@@ -63,7 +67,7 @@ class Batcher:
         """Return whether another question would be answered."""
         return all(thread.is_alive() for thread in self._threads) and not self._queue.full()
 
-    def ask(self, question: Question) -> "Future[tuple[Snapshot, Any]]":
+    def ask(self, question: Question) -> "Future[Any] | Awaited":
         """Put a question in the queue and return its answer to come. Raise Busy if the queue is full."""
         try:
             self._queue.put_nowait(question)
@@ -93,6 +97,9 @@ class Batcher:
                 same = [question for question in seen if question.kind == kind]
                 if same:
                     self._attempt(same, mine)
+                    self._told()
+            if len(seen) < len(asked):
+                self._told()
 
     def _seen(self, question: Question) -> Question | None:
         """Return a question with its picture decoded; whoever asks about what is no picture is told."""
@@ -150,7 +157,7 @@ def _answer(questions: list[Question], snapshot: Snapshot) -> None:
                 _answer([question], snapshot)
         return
     for question, value in zip(questions, found):
-        question.answer.set_result((snapshot, value))
+        question.answer.set_result(question.say(snapshot, value))
 
 
 def _ask(model: Model | GalleryModel, questions: list[Question]) -> list[Any]:

@@ -2,12 +2,11 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
+from starlette.responses import Response
 
-from nngk.model import Evidence
-from nngk.web.photos import photo_id, photo_name
-from nngk.web.refusals import as_text
-from nngk.web.schemas import Bar, Classified, Embedded, Found, Photo, Problem
+from nngk.web.inquiries import CLASSIFY, EMBED, EVIDENCE, SEARCH, TOP, Inquiry, K
+from nngk.web.schemas import Classified, Embedded, Found, Problem
 from nngk.web.service import Service
 from nngk.web.uploads import PICTURE_FORM, sent_picture
 
@@ -29,57 +28,27 @@ def question_routes(service: Service) -> APIRouter:
     """Return the routes for pictures: /classify, /search and /embed."""
     routes = APIRouter(tags=["questions"], responses=PROBLEMS)
 
-    @routes.post("/classify", openapi_extra=PICTURE_FORM)
+    async def answered(inquiry: Inquiry, request: Request, **numbers: int) -> Response:
+        async with sent_picture(request) as image:
+            return Response(await service.ask(inquiry, image, numbers), media_type="application/json")
+
+    @routes.post("/classify", response_model=Classified, openapi_extra=PICTURE_FORM)
     async def classify(
         request: Request,
-        evidence: Annotated[int, Query(ge=0, le=100, description="How many images behind the answer to name.")] = 5,
-        top: Annotated[int, Query(ge=1, le=1000, description="How many classes to name.")] = 10,
-    ) -> Classified:
+        evidence: Annotated[int, EVIDENCE.query()] = EVIDENCE.usual,
+        top: Annotated[int, TOP.query()] = TOP.usual,
+    ) -> Response:
         """Say what a picture shows, how surely, and which images of the model decided it."""
-        async with sent_picture(request) as image:
-            snapshot, answer = await service.ask("classify", image, evidence)
-        return Classified(
-            label=as_text(answer.label),
-            probability=answer.probability,
-            is_unknown=answer.is_unknown,
-            unknown=answer.unknown,
-            probabilities=[
-                Bar(label=as_text(label), probability=p) for label, p in list(answer.probabilities.items())[:top]
-            ],
-            evidence=photos(answer.evidence[:evidence]),
-            decided_by=snapshot.model.classifier,
-            version=snapshot.version,
-        )
+        return await answered(CLASSIFY, request, evidence=evidence, top=top)
 
-    @routes.post("/search", openapi_extra=PICTURE_FORM)
-    async def search(
-        request: Request,
-        k: Annotated[int, Query(ge=1, le=1000, description="How many images to find, or all if there are fewer.")] = 10,
-    ) -> Found:
+    @routes.post("/search", response_model=Found, openapi_extra=PICTURE_FORM)
+    async def search(request: Request, k: Annotated[int, K.query()] = K.usual) -> Response:
         """Find the images of the model that are most similar to a picture."""
-        async with sent_picture(request) as image:
-            snapshot, found = await service.ask("search", image, k)
-        return Found(found=photos(found[:k]), version=snapshot.version)
+        return await answered(SEARCH, request, k=k)
 
-    @routes.post("/embed", openapi_extra=PICTURE_FORM)
-    async def embed(request: Request) -> Embedded:
+    @routes.post("/embed", response_model=Embedded, openapi_extra=PICTURE_FORM)
+    async def embed(request: Request) -> Response:
         """Return the embedding of a picture."""
-        async with sent_picture(request) as image:
-            _, row = await service.ask("embed", image)
-        return Embedded(embedding=row.tolist())
+        return await answered(EMBED, request)
 
     return routes
-
-
-def photos(found: list[Evidence]) -> list[Photo]:
-    """Return the images behind an answer without the paths that they have on this machine."""
-    return [
-        Photo(
-            id=photo_id(each.image),
-            name=as_text(photo_name(each.image)),
-            label=as_text(each.label),
-            share=each.share,
-            distance=each.distance,
-        )
-        for each in found
-    ]

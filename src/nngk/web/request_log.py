@@ -85,4 +85,5 @@ class Witness:
             "bytes": sent,
             "client": (scope.get("client") or ("",))[0],
         }
-        LOG.info("request", extra={"fields": fields})
+        if LOG.isEnabledFor(logging.INFO):  # made here, as the logger would first look for who calls it
+            LOG.handle(LOG.makeRecord(LOG.name, logging.INFO, "", 0, "request", (), None, extra={"fields": fields}))

@@ -17,12 +17,14 @@ from torch import Tensor
 from nngk.data.decode import fitted, load_image
 from nngk.device import pick_device
 from nngk.model import Model
-from nngk.web.batching import Batcher, Kind, Question
+from nngk.web.batching import Batcher, Question
 from nngk.web.counters import Counters
+from nngk.web.inquiries import Inquiry
 from nngk.web.limits import Limits
+from nngk.web.mail import Mail
 from nngk.web.refusals import Busy
 from nngk.web.schemas import Changed
-from nngk.web.served import ServedModel, Snapshot
+from nngk.web.served import ServedModel
 from nngk.web.served_gallery import ServedGallery
 from nngk.web.uploads import read_upload
 
@@ -52,6 +54,7 @@ class Service:
         else:
             self.served = ServedGallery(folder, device, gallery, may_change=token is not None)
         self.counters = Counters()
+        self._mail = Mail()
         self.batcher = Batcher(
             lambda: self.served.now,
             waiting=limits.waiting,
@@ -60,6 +63,7 @@ class Service:
             workers=workers,
             read=self._read,
             readers=0 if pick_device(device).type == "cpu" else _READERS,
+            told=self._mail.deliver,
         )
         self.counters.watch(lambda: len(self.batcher), lambda: self.served.now)
         self._shown = ThreadPoolExecutor(1, "nngk-shown")
@@ -82,20 +86,23 @@ class Service:
 
     async def decoded(self, upload: UploadFile, then: Callable[[Image.Image], T]) -> T:
         """Return what ``then`` makes of an uploaded picture; the picture itself, which may be large, is let go."""
-        work = partial(read_upload, upload.file, self.limits.pixels, lambda data: then(load_image(data)))
+        work = partial(read_upload, upload.file, self.limits.pixels, lambda *given: then(load_image(*given)))
         return await self._within(self._shown, work, self.limits.seconds)
 
-    async def ask(self, kind: Kind, picture: BinaryIO, count: int = 0) -> tuple[Snapshot, Any]:
-        """Return the state of the model that answered, and its answer about an uploaded picture."""
-        asked = self.batcher.ask(Question(kind, picture, count))
+    async def ask(self, inquiry: Inquiry, picture: BinaryIO, numbers: dict[str, int]) -> bytes:
+        """Return the answer to an inquiry about an uploaded picture, as JSON."""
+        answer, count = self._mail.awaited(), next(iter(numbers.values()), 0)
+        say = partial(inquiry.said, numbers=numbers)
+        self.batcher.ask(Question(inquiry.kind, picture, count, answer, say))
         async with asyncio.timeout(self.limits.seconds):
-            return await asyncio.wrap_future(asked)
+            said: bytes = await answer.future
+            return said
 
     def _read(self, file: BinaryIO) -> Tensor:
         """Return a picture as the network reads it."""
         spec = self.served.now.model.network.input
         as_read = partial(fitted, size=spec.resize, squash=spec.squash, middle=spec.size)
-        return read_upload(file, self.limits.pixels, as_read)
+        return read_upload(file, self.limits.pixels, lambda data, allowed: as_read(data, allowed=allowed))
 
     async def change(self, said: str, make: Callable[[Any], Any]) -> Changed:
         """Change the model and return when that is on the disk. ``said`` is what a person is told."""
