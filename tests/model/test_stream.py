@@ -13,14 +13,15 @@ from nngk.model.features import Described
 class Asked:
     """A model that tells in which thread it was asked, with how many of PyTorch's threads."""
 
-    class network:  # noqa: N801
-        class input:  # noqa: N801
+    class network:
+        class input:
             size, resize, squash = 8, 8, False
 
     def described_parts(self, source):
         for first in range(0, len(source), 2):
             batch = source.batch(range(first, min(first + 2, len(source))))
-            yield Described(torch.stack([batch[i].float().mean().reshape(1) for i in range(len(batch))]), torch.empty(0))
+            means = [batch[i].float().mean().reshape(1) for i in range(len(batch))]
+            yield Described(torch.stack(means), torch.empty(0))
 
     def answers(self, embeddings, evidence, features):
         return [(float(x), torch.get_num_threads(), threading.current_thread()) for x in embeddings]

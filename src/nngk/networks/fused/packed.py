@@ -91,7 +91,9 @@ def packed(blocks: Sequence[Block], height: int, width: int) -> Packed:
     return known
 
 
-def packed_network(network: nn.Module, blocks: Callable[[], list[Block] | None], height: int, width: int) -> Packed | None:
+def packed_network(
+    network: nn.Module, blocks: Callable[[], list[Block] | None], height: int, width: int
+) -> Packed | None:
     """Return the kernels of all blocks of a network for a map of a size; None if it has none that can be packed.
 
     While the network is what it was at the last pass, it is not walked through again.
