@@ -212,7 +212,7 @@ def main() -> None:
             ways = ways_of(model_of(name), folder, given.threads, given.compile)
             seconds, busy = measured(ways, 1 if given.quick else ROUNDS)
             fastest = [min(turn) for turn in zip(*(seconds[way] for way in ways if way.startswith(BARE)))]
-            own = [way for way in ways if way.startswith(PYTORCH)] or [way for way in ways if way.startswith(BARE)]
+            own = [way for way in (PYTORCH, PYTORCH + PER_CORE) if way in ways] or [BARE, BARE + PER_CORE]
             pytorch = [min(turn) for turn in zip(*(seconds[way] for way in own))]
             ceiling = statistics.median(a / (a + b) for a, b in zip(fastest, seconds[DECODER]))
             for way, taken in seconds.items():
