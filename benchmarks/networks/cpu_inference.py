@@ -1,18 +1,19 @@
 """How many images a second does a CPU embed: from files to answers, beside the bare network, onnxruntime and compiled?
 
-    python benchmarks/networks/cpu_inference.py --networks efficientnet-lite0 --threads 2
+    python benchmarks/networks/cpu_inference.py --networks efficientnet-lite0 --threads 2 --compile
     python benchmarks/networks/cpu_inference.py --networks efficientnet-lite0 --threads 2 --folder PHOTOS
 
 Photos are those of a folder, of 1600 × 1200 pixels in JPEG, or generated; generated ones have more detail, and take
-longer to decode. The bare networks get a batch that is decoded already, and go through it with all threads or, each
-with one thread, with a pass per core; for few images at a time besides, which is how onnxruntime is fastest. Rows:
-results/cpu_inference.csv. The ways take turns, and medians are compared: of the rate, of its share of the bare
-network's (whichever of its ways was faster in that turn) and of the processors' time, which other programs on the
-machine disturb least. `ceiling` is the share that is left if photos are decoded by libjpeg, on the same cores, and
-nothing else is done besides the network's pass.
+longer to decode. The bare networks get a batch that is decoded already, of 8 images where nothing else is said, and go
+through it with all threads or, each with one thread, with a pass per core. `nothing fused` is the network as PyTorch
+computes it by itself. Rows: results/cpu_inference.csv. The ways take turns, and medians are compared: of the rate, of
+its share of the bare network's and of PyTorch's (whichever of its ways was faster in that turn) and of the processors'
+time, which other programs on the machine disturb least. `ceiling` is the share of the bare network's rate that is left
+if photos are decoded by libjpeg, on the same cores, and nothing else is done besides the network's pass.
 """
 
 import io
+import os
 import statistics
 import tempfile
 import time
@@ -37,11 +38,12 @@ from nngk.model.export import export_onnx
 from nngk.model.stream import classify_each
 from nngk.networks.backbones import lite0
 from nngk.networks.embed import at_once, embed
+from nngk.networks.fused.chain import core
 
 ROUNDS = 5
 BARE, PER_CORE = "bare network", ", a pass per core"
-FEW = 2  # images at a time
-AT_A_TIME = f", {FEW} images at a time"
+AT_A_TIME = (1, 2, 32)  # images, besides the number that is usual
+PYTORCH = "nothing fused"
 DECODER = "decoder alone"
 WIDTH, HEIGHT = 1600, 1200
 
@@ -98,6 +100,11 @@ def unfused(work: Callable[[], object]) -> Callable[[], object]:
     return patch.object(lite0, "packable", lambda x: False)(work)
 
 
+def in_bfloat16(run: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
+    """Return a network that computes in bfloat16 where PyTorch thinks that safe."""
+    return torch.autocast("cpu", torch.bfloat16)(run)
+
+
 def onnx_session(model: Model, threads: int) -> Callable[[Tensor], Any]:
     """Return the exported network, as onnxruntime runs it on pictures of bytes."""
     import onnxruntime
@@ -117,7 +124,8 @@ def ways_of(model: Model, photos: Path, threads: int, compiled: bool) -> dict[st
     paths = [str(path) for path in table.paths]
     images, crop = Images(table, spec.resize), centre_crop(spec.size, spec.mean, spec.std)
     many = at_once(torch.device("cpu"), spec.size)
-    decoded = crop(images.batch(torch.arange(min(many, len(paths))))).contiguous(memory_format=torch.channels_last)
+    count = min(max(many, *AT_A_TIME), len(paths))
+    decoded = crop(images.batch(torch.arange(count))).contiguous(memory_format=torch.channels_last)
     pixels = torch.randint(0, 256, tuple(decoded.shape), dtype=torch.uint8)
     network = model.network
 
@@ -130,22 +138,29 @@ def ways_of(model: Model, photos: Path, threads: int, compiled: bool) -> dict[st
         return lambda: per_core([once] * times, cores) if cores > 1 else [once() for _ in range(times)]
 
     def in_all_ways(name: str, run: Callable[[Tensor], Any], alone: Callable[[Tensor], Any], batch: Tensor) -> None:
-        ways[name] = bare(run, batch)
-        ways[name + PER_CORE] = bare(alone, batch, threads)
-        ways[name + PER_CORE + AT_A_TIME] = bare(alone, batch[:FEW], threads)
+        for how, work, cores in (("", run, 1), (PER_CORE, alone, threads)):
+            ways[name + how] = bare(work, batch[:many], cores)
+            for count in AT_A_TIME:
+                if count * cores <= len(paths):  # there is a pass for each core
+                    ways[f"{name}{how}, {count} at a time"] = bare(work, batch[:count], cores)
 
     ways: dict[str, Callable[[], object]] = {}
     in_all_ways(BARE, network, network, decoded)
     if isinstance(network.backbone, lite0.EfficientNetLite0):
-        ways["nothing fused"] = unfused(bare(network, decoded))
-        ways["nothing fused" + PER_CORE] = unfused(bare(network, decoded, threads))
+        ways[PYTORCH] = unfused(bare(network, decoded[:many]))
+        ways[PYTORCH + PER_CORE] = unfused(bare(network, decoded[:many], threads))
+        ways[PYTORCH + ", bfloat16"] = unfused(bare(in_bfloat16(network), decoded[:many]))
+        ways[PYTORCH + ", bfloat16" + PER_CORE] = unfused(bare(in_bfloat16(network), decoded[:many], threads))
     try:
         in_all_ways("onnxruntime", onnx_session(model, threads), onnx_session(model, 1), pixels)
     except (ImportError, MissingExtra) as error:
         print(f"onnxruntime: left out. {error}")
     if compiled:
         faster = torch.compile(network, dynamic=False, options={"freezing": True})
-        ways["torch.compile" + PER_CORE] = bare(faster, decoded, threads)
+        ways["torch.compile"] = bare(faster, decoded[:many])
+        ways["torch.compile" + PER_CORE] = bare(faster, decoded[:many], threads)
+        ways["torch.compile, bfloat16"] = bare(in_bfloat16(faster), decoded[:many])
+        ways["torch.compile, bfloat16" + PER_CORE] = bare(in_bfloat16(faster), decoded[:many], threads)
     files = [Path(path).read_bytes() for path in paths]
     ways[DECODER] = lambda: per_core([partial(decode, file, spec.resize) for file in files], threads)
     ways["Model.embed"] = lambda: model.embed(paths)
@@ -173,11 +188,14 @@ def measured(
 def main() -> None:
     parser = benchmark_parser(__doc__, "results/cpu_inference.csv")
     parser.add_argument("--networks", nargs="+", default=["efficientnet-lite0", "resnet50"])
-    parser.add_argument("--photos", type=int, default=32, help="How many photos, where they are generated.")
+    parser.add_argument("--photos", type=int, default=64, help="How many photos, where they are generated.")
     parser.add_argument("--folder", type=Path, help="A folder of photos, in a folder for each class, in their place.")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--compile", action="store_true", help="Measure torch.compile as well, which takes minutes.")
+    parser.add_argument("--kernels", choices=("plain", "avx2", "avx512"), help="What the compiled core computes with.")
     given = benchmark_options(parser)
+    if given.kernels:
+        os.environ["NNGK_KERNELS"] = given.kernels
     width, height = WIDTH, HEIGHT
     if given.quick:
         given.networks, given.photos, width, height = ["small"], 4, 64, 48
@@ -194,12 +212,16 @@ def main() -> None:
             ways = ways_of(model_of(name), folder, given.threads, given.compile)
             seconds, busy = measured(ways, 1 if given.quick else ROUNDS)
             fastest = [min(turn) for turn in zip(*(seconds[way] for way in ways if way.startswith(BARE)))]
+            own = [way for way in (PYTORCH, PYTORCH + PER_CORE) if way in ways] or [BARE, BARE + PER_CORE]
+            pytorch = [min(turn) for turn in zip(*(seconds[way] for way in own))]
             ceiling = statistics.median(a / (a + b) for a, b in zip(fastest, seconds[DECODER]))
             for way, taken in seconds.items():
                 share = statistics.median(b / a for a, b in zip(taken, fastest))
                 row = {"network": name, "way": way, "threads": given.threads, "rounds": len(taken)} | shape
+                row["kernels"] = core() or "oneDNN"
                 row["images_per_second"] = round(len(files) / statistics.median(taken), 2)
                 row["of_bare_network"] = round(share, 3)
+                row["of_pytorch"] = round(statistics.median(b / a for a, b in zip(taken, pytorch)), 3)
                 row["ceiling"] = round(ceiling, 3)
                 row["cpu_ms_per_image"] = round(1e3 * statistics.median(busy[way]) / len(files), 2)
                 print(

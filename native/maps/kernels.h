@@ -21,7 +21,8 @@ struct Product {
     size_t stride, depth; // of which so many channels count
     const float* weight;  // (panels, depth, PANEL)
     const float* bias;    // (panels, PANEL)
-    size_t panels;
+    size_t panels;        // of a pixel of the result
+    size_t begin, end;    // those of them that are computed
     const float* beside;  // (pixels, panels, PANEL) or null
     float* out;           // (pixels, panels, PANEL)
     Bounds bounds;
@@ -30,7 +31,9 @@ struct Product {
 // One row of a convolution of each channel by itself.
 struct Depthwise {
     const float* const* rows;  // (kernel) of the map above, null beyond its edges
-    size_t width, channels, kernel, stride, left;
+    size_t width, channels;
+    size_t begin, end;         // the channels that are computed: whole panels
+    size_t kernel, stride, left;
     const float* weight;       // (channels / PANEL, kernel, kernel, PANEL)
     const float* bias;         // (channels)
     float* out;                // (out_width, channels)

@@ -62,9 +62,9 @@ void strip(const Product& p, size_t pixels, size_t panel) {
 // A group of panels is read for all pixels before the next one: it stays in a cache.
 template <int WIDTH, int ROWS, int PANELS>
 void product(const Product& p, size_t pixels) {
-    size_t panel = 0;
-    while (panel < p.panels) {
-        const size_t left = p.panels - panel;
+    size_t panel = p.begin;
+    while (panel < p.end) {
+        const size_t left = p.end - panel;
         if (PANELS >= 3 && left >= 3 && left != 4) {
             strip<WIDTH, ROWS, PANELS>(p, pixels, panel), panel += 3;
         } else if (PANELS >= 2 && left >= 2) {
@@ -99,7 +99,7 @@ void row(const Depthwise& d) {
     const size_t left = (d.left + STRIDE - 1) / STRIDE;  // the first pixel whose columns all lie on the map
     const size_t reach = d.width + d.left;
     const size_t right = reach < KERNEL ? 0 : (reach - KERNEL) / STRIDE + 1;  // and the first after the last of them
-    for (size_t channel = 0; channel < d.channels; channel += WIDTH) {
+    for (size_t channel = d.begin; channel < d.end; channel += WIDTH) {
         const float* weight = d.weight + channel / PANEL * KERNEL * KERNEL * PANEL + channel % PANEL;
         for (size_t x = 0; x < d.out_width;) {
             if (x >= left && x + MANY <= right && x + MANY <= d.out_width) {

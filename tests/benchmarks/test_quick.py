@@ -35,6 +35,7 @@ HERE = [
     pytest.param("gpu/graphs_gain.py", ("value",)),
     pytest.param("gpu/time_to_recall.py", ("value",)),
     pytest.param("losses/small_images.py", ("seed",)),
+    pytest.param("networks/decoders.py", ("cpu_ms_per_image", "of_usual")),
     pytest.param("networks/throughput.py", ("images_per_second", "peak_memory_mib")),
     pytest.param("networks/cpu_inference.py", ("images_per_second", "of_bare_network"), marks=pytest.mark.slow),
     pytest.param("promise/accuracy.py", ("accuracy",)),

@@ -104,7 +104,7 @@ def test_side_by_side_gives_what_one_after_another_gives(table, threads, count):
     whole = embed(network, images, plain)
     for rows in found:
         torch.testing.assert_close(rows, whole, rtol=1e-4, atol=1e-5)
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("nngk-embed")]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("nngk-worker")]
 
 
 class Numbers:
@@ -167,7 +167,7 @@ def test_who_stops_early_leaves_no_threads(threads):
     assert next(parts)[0, 0] == 0
     parts.close()
     assert len(numbers.asked) <= 2 * threads + 2
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("nngk-embed")]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("nngk-worker")]
 
 
 def in_a_thread(work):
@@ -194,7 +194,7 @@ def test_another_thread_may_close(threads):
     next(parts)
     in_a_thread(parts.close)
     assert torch.get_num_threads() == threads == in_a_thread(torch.get_num_threads)
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("nngk-embed")]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("nngk-worker")]
 
 
 def test_threads_that_embed_at_once_do_not_disturb_each_other(threads):
@@ -231,7 +231,7 @@ def test_workers_that_cannot_start_leave_nothing_behind(threads, monkeypatch):
     whole, begun = threading.Thread.start, []
 
     def start(thread):
-        if thread.name.startswith("nngk-embed_"):
+        if thread.name.startswith("nngk-worker_"):
             begun.append(thread)
             if len(begun) == 2:
                 raise RuntimeError("can't start new thread")
@@ -241,7 +241,7 @@ def test_workers_that_cannot_start_leave_nothing_behind(threads, monkeypatch):
     with pytest.raises(RuntimeError, match="can't start new thread"):
         embed(Threads(), Numbers(), Untouched(), batch_size=1)
     assert torch.get_num_threads() == threads == in_a_thread(torch.get_num_threads)
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("nngk-embed")]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("nngk-worker")]
 
 
 def test_images_at_hand_are_embedded_with_all_cores_in_the_thread_that_asks(threads):

@@ -1,9 +1,8 @@
 """Embeddings of many images, in evaluation mode."""
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import closing
 from itertools import islice
 from typing import Any
@@ -14,10 +13,10 @@ from torch import Tensor, nn
 from nngk.data import BatchSource, batches
 from nngk.device import placed
 from nngk.networks.recorded import answers
+from nngk.networks.workers import threads_here, workers_with
 from nngk.ranks import ALONE, Ranks
 
 MOST_WORKERS = 8  # passes side by side on a CPU: more would wait for Python's lock
-_starting = threading.Lock()  # held by the one who starts workers: meanwhile PyTorch's number of threads is theirs
 
 
 class Rows:
@@ -153,16 +152,14 @@ def _workers(network: nn.Module, device: torch.device, source: BatchSource, side
         return 1
     if any(hasattr(module, "unshard") for module in network.modules()):
         return 1
-    with _starting:  # a thread that first asks while another starts workers would keep their number
-        threads = torch.get_num_threads()
-    return max(1, min(threads, MOST_WORKERS, count))
+    return max(1, min(threads_here(), MOST_WORKERS, count))
 
 
 def _side_by_side(work: Callable[[Tensor], Tensor], parts: list[Tensor], workers: int) -> Iterator[Tensor]:
     """Yield what ``work`` makes of each part, in order; each worker has its share of PyTorch's threads."""
     workers = min(workers, len(parts))
     coming, waiting = iter(parts), deque[Future[Tensor]]()
-    pool = _pool(workers, max(1, torch.get_num_threads() // workers))
+    pool = workers_with(workers, max(1, torch.get_num_threads() // workers))
     try:
         waiting.extend(pool.submit(work, part) for part in islice(coming, 2 * workers))
         while waiting:
@@ -171,38 +168,3 @@ def _side_by_side(work: Callable[[Tensor], Tensor], parts: list[Tensor], workers
             yield done
     finally:  # reached on an error too, and when the consumer closes the iterator early
         pool.shutdown(cancel_futures=True)
-
-
-def _pool(workers: int, threads: int) -> ThreadPoolExecutor:
-    """Return a pool whose workers, and they alone, have ``threads`` of PyTorch's threads each.
-
-    A thread takes the number of the process when it first asks for it, and keeps it; whoever sets a number sets that
-    of the process and its own. So a thread of its own lowers the number for the moment in which all workers ask.
-    """
-    pool, met = ThreadPoolExecutor(workers, "nngk-embed"), threading.Barrier(workers + 1)
-
-    def ask() -> None:
-        met.wait()  # so that each of them falls to another worker
-        torch.get_num_threads()
-        met.wait()
-
-    def lower() -> None:
-        usual = torch.get_num_threads()
-        torch.set_num_threads(threads)
-        try:
-            met.wait()
-            met.wait()
-        finally:
-            torch.set_num_threads(usual)
-
-    with _starting:
-        try:
-            for _ in range(workers):
-                pool.submit(ask)
-            with ThreadPoolExecutor(1, "nngk-embed") as other:
-                other.submit(lower).result()
-        except BaseException:  # such as where the system has no more threads
-            met.abort()
-            pool.shutdown(cancel_futures=True)
-            raise
-    return pool

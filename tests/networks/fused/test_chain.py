@@ -1,5 +1,8 @@
 """Blocks in the compiled core against the same modules as PyTorch computes them, in every instruction set."""
 
+import os
+import signal
+
 import pytest
 import torch
 from torch import nn
@@ -30,13 +33,22 @@ def lively(module):
     return module.eval().requires_grad_(False)
 
 
+@pytest.fixture(params=[1, 2, 5])
+def threads(request):
+    """More of them than images share each image: its rows, or where maps are small its channels."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
 def assert_same(block, x):
     """The map that the core gives is the module's."""
     found = chain_of([block.block()], *x.shape[2:]).maps(x.permute(0, 2, 3, 1), [1])[0].permute(0, 3, 1, 2)
     torch.testing.assert_close(found, block(x), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.usefixtures("kernels")
+@pytest.mark.usefixtures("kernels", "threads")
 @pytest.mark.parametrize("kernel", [3, 5])
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("side", [(1, 1), (2, 3), (7, 7), (8, 9), (40, 37)])  # the last one in strips
@@ -47,11 +59,51 @@ def test_a_block_is_its_module(kernel, stride, side, images):
     assert_same(block, torch.randn(images, 16, *side))
 
 
-@pytest.mark.usefixtures("kernels")
+@pytest.mark.usefixtures("kernels", "threads")
 @pytest.mark.parametrize(("channels", "out"), [(16, 24), (32, 40), (48, 112), (16, 5)])
 def test_channels_are_padded(channels, out):
     assert_same(lively(lite0.InvertedBlock(channels, 3, 1, 3, out)), torch.randn(2, channels, 6, 5))
     assert_same(lively(lite0.SeparableBlock(channels, 5, out)), torch.randn(2, channels, 6, 5))
+
+
+@pytest.mark.usefixtures("kernels", "threads")
+@pytest.mark.parametrize("kind", ["rows", "channels", "whole", "product"])
+def test_however_an_image_is_shared_out_it_comes_out_the_same(kind):
+    """A wide map that does not fit the caches is shared by rows; a team of any size says what one thread says."""
+    rows = 170 if kind == "rows" else 9
+    block = {
+        "rows": lambda: lite0.InvertedBlock(16, 5, 2, 12, 24),
+        "channels": lambda: lite0.InvertedBlock(16, 5, 1, 12, 16),
+        "whole": lite0.EfficientNetLite0,
+        "product": lite0.EfficientNetLite0,
+    }[kind]()
+    if kind in ("rows", "channels"):
+        assert_same(lively(block), torch.randn(1, 16, rows, 130))
+        return
+    layer = {"whole": (block.conv_stem, block.bn1), "product": (block.conv_head, block.bn2)}[kind]
+    lively(block)
+    x = torch.randn(2, layer[0].in_channels, 11, 9)
+    made = chain_of([Block((lite0._layer(*layer),), adds=False)], 11, 9)
+    found = made.maps(x.permute(0, 2, 3, 1), [1])[0].permute(0, 3, 1, 2)
+    torch.testing.assert_close(found, layer[1](layer[0](x)), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("kernels")
+def test_a_process_that_was_forked_has_threads_of_its_own():
+    """PyTorch's own threads are not there, and waiting for them would not end."""
+    block, x = lively(lite0.InvertedBlock(16, 3, 1, 3, 16)), torch.randn(3, 16, 8, 8)
+    torch.randn(500, 500) @ torch.randn(500, 500)  # starts PyTorch's threads
+    made = chain_of([block.block()], 8, 8)
+    outs = [(0, torch.empty(3, 8, 8, 16))]
+    made.native.run(x.permute(0, 2, 3, 1).contiguous(), outs, 2, made.kernels)
+    expected, given = outs[0][1].clone(), x.permute(0, 2, 3, 1).contiguous()
+    child = os.fork()
+    if not child:
+        signal.alarm(60)
+        outs[0][1].zero_()
+        made.native.run(given, outs, 2, made.kernels)
+        os._exit(0 if torch.equal(outs[0][1], expected) else 1)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.mark.usefixtures("kernels")

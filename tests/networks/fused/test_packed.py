@@ -208,7 +208,9 @@ def test_a_block_adds_its_input_and_leaves_it_as_it_was():
 
 
 @needs_onednn
-@pytest.mark.parametrize("change", ["weight", "first weight", "running_var", "load", "assign", "data", "size"])
+@pytest.mark.parametrize(
+    "change", ["weight", "first weight", "running_var", "load", "assign", "data", "module", "block", "size"]
+)
 def test_changed_weights_are_packed_anew(plain, change):
     """Packed weights are kept, but not beyond a change of what they were made of."""
     network, x = new_network(), torch.rand(2, 3, 40, 40)
@@ -227,6 +229,11 @@ def test_changed_weights_are_packed_anew(plain, change):
             conv.load_state_dict({"weight": 2 * conv.weight}, assign=True)
         elif change == "data":
             conv.weight.data = 2 * conv.weight
+        elif change == "module":
+            network.blocks[2][1].conv_dw = copy.deepcopy(conv)
+            network.blocks[2][1].conv_dw.weight.mul_(2)
+        elif change == "block":
+            network.blocks[5][2] = lively(lite0.InvertedBlock(192, 5, 1, 6, 192).eval().requires_grad_(False))
         else:
             x = torch.rand(2, 3, 39, 41)
         found = network(x)
@@ -261,6 +268,21 @@ def test_kept_weights_are_shared_by_replicas_and_go_with_the_network():
     del network, again, blocks, shared, whole
     gc.collect()
     assert len(packing._PACKED) == kept
+
+
+def test_a_network_is_walked_through_once(monkeypatch):
+    """What Python does before every pass would take a good part of one of few images."""
+    network, x, walks = new_network(), torch.rand(1, 3, 40, 40), []
+    blocks = lite0.EfficientNetLite0._blocks
+    monkeypatch.setattr(lite0.EfficientNetLite0, "_blocks", lambda self: walks.append(1) or blocks(self))
+    with torch.inference_mode():
+        found = [network(x) for _ in range(3)]
+        assert len(walks) == 1
+        network.requires_grad_(True)  # its weights may change without a sign of it
+        found += [network(x) for _ in range(2)]
+    assert len(walks) == 3
+    for each in found[1:]:
+        assert torch.equal(each, found[0])
 
 
 def test_gradients_other_types_programs_and_no_images_go_the_plain_way(network, monkeypatch):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from nngk.networks.fused.folding import Block, Layer, frozen
-from nngk.networks.fused.packed import packable, packed
+from nngk.networks.fused.packed import packable, packed_network
 
 # Of each stage: blocks, kernel, stride, expansion, channels.
 STAGES = (
@@ -23,6 +23,8 @@ STAGES = (
     (1, 3, 1, 6, 320),
 )
 STEM, WIDEST = 32, 1280
+# The blocks up to the end of each stage, with the first convolution, and up to the last one.
+ENDS = tuple(itertools.accumulate((1 + STAGES[0][0], *(count for count, *_ in STAGES[1:]), 1)))
 LARGE = 3  # stages whose maps are so large that a CPU is faster with one image at a time
 
 
@@ -148,13 +150,16 @@ class EfficientNetLite0(nn.Module):
 
     def _packed_maps(self, x: Tensor) -> list[Tensor] | None:
         """Return the maps of the last stages, computed by packed kernels; None if a BatchNorm goes by its batch."""
-        kinds = SeparableBlock | InvertedBlock
-        stages = [[block.block() for block in stage.children() if isinstance(block, kinds)] for stage in self.blocks]
-        stages[0].insert(0, Block((_layer(self.conv_stem, self.bn1),), adds=False))
-        stages.append([Block((_layer(self.conv_head, self.bn2),), adds=False)])
-        blocks = [block for stage in stages for block in stage]
-        if not all(frozen(layer.norm) for block in blocks for layer in block.layers):
+        run = packed_network(self, self._blocks, *x.shape[2:])
+        if run is None:
             return None
-        ends = list(itertools.accumulate(len(stage) for stage in stages))
-        run = packed(blocks, *x.shape[2:])
-        return [y.permute(0, 3, 1, 2) for y in run.maps(x.permute(0, 2, 3, 1), ends[LARGE - 1 :])]
+        ends = ENDS[LARGE - 1 :] if run.chain is None else ENDS[-self.layers :]
+        return [y.permute(0, 3, 1, 2) for y in run.maps(x.permute(0, 2, 3, 1), ends)]
+
+    def _blocks(self) -> list[Block] | None:
+        """Return the blocks from the first to the last; None if a BatchNorm goes by its batch."""
+        kinds = SeparableBlock | InvertedBlock
+        stages = [block for stage in self.blocks for block in stage.children() if isinstance(block, kinds)]
+        first, last = _layer(self.conv_stem, self.bn1), _layer(self.conv_head, self.bn2)
+        blocks = [Block((first,), adds=False), *(block.block() for block in stages), Block((last,), adds=False)]
+        return blocks if all(frozen(layer.norm) for block in blocks for layer in block.layers) else None

@@ -12,14 +12,16 @@ import itertools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import pad
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from nngk.networks.fused.chain import Chain, chain_of, core
 from nngk.networks.fused.folding import Block, Layer, folded
+from nngk.networks.fused.unchanged import Unchanged
 
 Kernel = Callable[..., Tensor]  # of a map (B, H, W, C), and of what is added to the result
 
@@ -69,6 +71,7 @@ def packable(x: Tensor) -> bool:
 
 
 _PACKED = WeakTensorKeyDictionary()  # by the weight of the first convolution, so that replicas of a network share it
+_PASSED: "WeakKeyDictionary[nn.Module, tuple[Unchanged, Any, Packed]]" = WeakKeyDictionary()  # by the network
 _lock = threading.Lock()
 
 
@@ -86,6 +89,26 @@ def packed(blocks: Sequence[Block], height: int, width: int) -> Packed:
         if known is None or known.state != state or any(a is not b for a, b in zip(known.tensors, others)):
             known = _PACKED[first] = _fresh(others, state, blocks, height, width)
     return known
+
+
+def packed_network(
+    network: nn.Module, blocks: Callable[[], list[Block] | None], height: int, width: int
+) -> Packed | None:
+    """Return the kernels of all blocks of a network for a map of a size; None if it has none that can be packed.
+
+    While the network is what it was at the last pass, it is not walked through again.
+    """
+    size = (core(), height, width)
+    same, of, known = _PASSED.get(network, (None, None, None))
+    if same is not None and of == size and same():
+        return known
+    same, found = Unchanged(network), blocks()  # in this order: a change in between is noticed by the next pass
+    made = None if found is None else packed(found, height, width)
+    if made is not None and made.tensors:  # it is kept
+        _PASSED[network] = (same, size, made)
+    else:
+        _PASSED.pop(network, None)
+    return made
 
 
 def _fresh(tensors: list[Tensor], state: list[Any], blocks: Sequence[Block], height: int, width: int) -> Packed:
