@@ -11,8 +11,8 @@ from nngk.search.native import core
 
 pytestmark = pytest.mark.skipif(core() is None, reason="the compiled core is not built")
 
-# A surface of five dimensions needs few cells; what fills 48 of 128 dimensions is told by 64 of them, and what fills all
-# of them by none.
+# A surface of five dimensions needs few cells. What fills 48 of 128 dimensions is told by 64 of them, and what
+# fills all of them by none.
 WAYS = {"low dimension": "cells", "high dimension": "fewer", "random": "all"}
 
 
