@@ -130,6 +130,9 @@ void bind_fanng(nb::module_& m) {
         .def_prop_ro("id_count", &Fanng::id_count)
         .def_prop_ro("settings", &settings_dict)
         .def("stats", &stats_dict)
+        .def_prop_ro("found_by", [](const Fanng& self) {
+            return std::vector<std::string>{"none", "cells", "fewer", "all"}[size_t(self.found_by())];
+        })
         .def("save", &Fanng::save, Free())
         .def_prop_ro("on_disk", &Fanng::on_disk)
         .def_static("load", &Fanng::load, "path"_a, "on_disk"_a = false, Free());
@@ -217,7 +220,8 @@ void bind_steps(nb::module_& m) {
     m.def("cell_neighbours", [](Floats x, size_t probes, int threads, OutIndices out) {
         same(x.shape(1) % PAD, 0, "dimensions beyond a multiple of 32"), same(out.shape(0), x.shape(0), "rows");
         const size_t keep = out.shape(1);
-        Cells cells(Matrix{x.data(), x.shape(1)}, nullptr, x.shape(0), x.shape(1), threads);
+        Cells cells(Matrix{x.data(), x.shape(1)}, nullptr, x.shape(0), x.shape(1));
+        cells.train(threads);
         cells.neighbours(keep, probes, threads, [&](uint32_t v, const uint64_t* keys, size_t count) {
             for (size_t j = 0; j < keep; ++j) out.data()[v * keep + j] = j < count ? int64_t(key_id(keys[j])) : -1;
         });

@@ -64,7 +64,8 @@ std::vector<uint32_t> lists_among(const Points& points, const std::vector<uint32
         for (size_t j = 0; j < n * width; ++j) lists[j] = indices[j] < 0 ? NONE : uint32_t(indices[j]);
         return lists;
     }
-    Cells cells(Matrix{x.data(), padded}, nullptr, n, points.dim(), threads);
+    Cells cells(Matrix{x.data(), padded}, nullptr, n, points.dim());
+    cells.train(threads);
     cells.neighbours(width, PROBES, threads, [&](uint32_t v, const uint64_t* keys, size_t count) {
         for (size_t j = 0; j < std::min(count, width); ++j) lists[v * width + j] = key_id(keys[j]);
     });

@@ -15,21 +15,16 @@ constexpr size_t PER_CELL = 16;    // points of the sample that trains a centre
 constexpr int ROUNDS = 4;          // of k-means
 constexpr size_t PAIRS = 12;        // of each point of a sample that tell how far to look
 constexpr size_t FEW = 5 * PANEL;  // centres that tell how far a point has to look
-constexpr size_t CHOICES = 16;     // cells of a point that are put in order, for when the first are full
+constexpr size_t CHOICES = 64;     // cells of a point that are put in order, for when the first are full
 
 }  // namespace
 
-Cells::Cells(const Matrix& x, const float* rest, size_t n, size_t dim, int threads)
+Cells::Cells(const Matrix& x, const float* rest, size_t n, size_t dim)
     : x_(x), rest_(rest), n_(n), dim_(dim), padded_(rounded(dim, PAD)), count_(size_t(std::ceil(double(n) / (FILL * PANEL)))),
-      origin_(padded_), centres_(count_ * padded_) {
-    std::vector<double> mean(padded_, 0.0);
-    const size_t step = std::max<size_t>(1, n / 10000);
-    for (size_t i = 0; i < n; i += step)
-        for (size_t k = 0; k < dim; ++k) mean[k] += double(x.row(i)[k]) / double((n + step - 1) / step);
-    for (size_t k = 0; k < padded_; ++k) origin_[k] = float(mean[k]);
+      origin_(mean_of(x, n, dim)), centres_(count_ * padded_) {
     // Neighbours follow each other in the order of the points, so that every so manyth is a fair choice.
     for (size_t c = 0; c < count_; ++c) std::memcpy(&centres_[c * padded_], x.row(c * n / count_), padded_ * sizeof(float));
-    train(threads);
+    pack_centres();
 }
 
 void Cells::pack_centres() {
@@ -147,7 +142,7 @@ void Cells::look(size_t probes, int threads) {
 }
 
 void Cells::settle(size_t probes, int threads) {
-    look(std::clamp<size_t>(probes, 1, count_), threads);
+    look(std::min(std::max(probes, CHOICES), count_), threads);
     place();
 }
 
@@ -163,9 +158,9 @@ void Cells::fill(size_t probes, int threads) {
             for (size_t s = c * PANEL; rest_ && s < c * PANEL + count; ++s) packed_.lengthen(s, rest_[slots_[s]]);
         }
     });
-    note_probes(threads);
+    note_probes(probes, threads);
     probed_ = {};
-    pair_up(threads);
+    look_back();
 }
 
 // Those nearest to a centre choose first; whoever finds a cell full goes to the next of its own.
@@ -195,7 +190,7 @@ void Cells::place() {
     }
 }
 
-void Cells::note_probes(int threads) {
+void Cells::note_probes(size_t probes, int threads) {
     probes_.assign(count_, {});
     parallel(count_, 64, threads, [&](size_t begin, size_t end, int) {
         std::vector<uint64_t> who(count_, 0);
@@ -204,7 +199,7 @@ void Cells::note_probes(int threads) {
             met.clear();
             for (size_t s = 0; s < PANEL && slots_[c * PANEL + s] != NONE; ++s) {
                 const uint32_t* mine = &probed_[size_t(slots_[c * PANEL + s]) * probes_each_];
-                for (size_t j = 0; j < probes_each_ && mine[j] != NONE; ++j) {
+                for (size_t j = 0; j < probes && mine[j] != NONE; ++j) {
                     if (!who[mine[j]]) met.push_back(mine[j]);
                     who[mine[j]] |= uint64_t(1) << s;
                 }
@@ -216,41 +211,10 @@ void Cells::note_probes(int threads) {
     });
 }
 
-// Turns who looks at whom into pairs of cells that are compared once, each with its lower cell: both directions of
-// looking come together.
-void Cells::pair_up(int threads) {
-    std::vector<std::vector<Probe>> back(count_);
+void Cells::look_back() {
+    looked_at_.assign(count_, {});
     for (uint32_t a = 0; a < count_; ++a)
-        for (const Probe& probe : probes_[a]) back[probe.cell].push_back({a, probe.points});  // by increasing cell
-    pairs_.assign(count_, {});
-    parallel(count_, 64, threads, [&](size_t begin, size_t end, int) {
-        for (size_t a = begin; a < end; ++a) {
-            auto to = probes_[a].begin(), from = back[a].begin();
-            const auto to_end = probes_[a].end(), from_end = back[a].end();
-            while (to != to_end || from != from_end) {
-                const uint32_t b = std::min(to == to_end ? NONE : to->cell, from == from_end ? NONE : from->cell);
-                Pair pair{b, uint32_t(a), 0, 0};
-                if (to != to_end && to->cell == b) pair.from_a = (to++)->points;
-                if (from != from_end && from->cell == b) pair.from_b = (from++)->points;
-                if (b > a) pairs_[a].push_back(pair);
-            }
-        }
-    });
-    probes_ = {};
-}
-
-void Cells::neighbours(size_t keep, size_t probes, int threads, const Take& take) {
-    probes = std::clamp<size_t>(probes, 1, count_);
-    fill(probes, threads);
-    Lists lists(slots_.size(), keep);
-    join_all(lists, threads);
-    parallel(slots_.size(), 512, threads, [&](size_t begin, size_t end, int) {
-        for (size_t s = begin; s < end; ++s) {
-            if (slots_[s] == NONE) continue;
-            lists.finish(s);
-            take(slots_[s], lists.keys(s), lists.count(s));
-        }
-    });
+        for (const Probe& probe : probes_[a]) looked_at_[probe.cell].push_back({a, probe.points});  // by increasing cell
 }
 
 }  // namespace nngk

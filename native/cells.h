@@ -4,7 +4,7 @@
 #pragma once
 
 #include "lists.h"
-#include "tree.h"
+#include "reduced.h"
 
 #include <cstdint>
 #include <functional>
@@ -14,9 +14,11 @@ namespace nngk {
 
 class Cells {
 public:
-    // Finds the centres. `rest` (n) or null: what is to be added to a point's squared distances. Both must outlive the
-    // cells. The result does not depend on the threads.
-    Cells(const Matrix& x, const float* rest, size_t n, size_t dim, int threads);
+    // The first centres are points. `rest` (n) or null: what is to be added to a point's squared distances. Both must
+    // outlive the cells. The result does not depend on the threads.
+    Cells(const Matrix& x, const float* rest, size_t n, size_t dim);
+    // Moves the centres to where points are dense.
+    void train(int threads);
 
     size_t count() const { return count_; }
     // How many cells a point must look at so that the lists hold the share `wanted` of the given true neighbours
@@ -29,21 +31,17 @@ public:
     void neighbours(size_t keep, size_t probes, int threads, const Take& take);
 
 private:
-    void train(int threads);
     void move_centres(const std::vector<uint32_t>& sample, const std::vector<uint32_t>& cell_of, int threads);
     void pack_centres();
     void nearest(const uint32_t* ids, size_t n, const Packed& centres, Lists& lists) const;
     void look(size_t probes, int threads);
     void fill(size_t probes, int threads);
     void place();
-    void note_probes(int threads);
-    void pair_up(int threads);
-    void join_all(Lists& lists, int threads) const;
-    void join_pair(size_t a, uint64_t from_a, size_t b, uint64_t from_b, Lists& lists, bool locked) const;
-    void compare(size_t a, uint64_t rows, size_t b, uint64_t columns, Lists& lists, bool locked) const;
+    void note_probes(size_t probes, int threads);
+    void look_back();
 
     struct Probe {
-        uint32_t cell;   // that some points of a cell look at
+        uint32_t cell;   // that some points of a cell look at, or whose points look at it
         uint64_t points; // which of them, by their slots
     };
 
@@ -51,6 +49,12 @@ private:
         uint32_t b, a;            // cells
         uint64_t from_a, from_b;  // the points of each that look at the other
     };
+
+    std::vector<Pair> pairs_of(uint32_t a) const;
+    void join_cells(size_t begin, size_t end, Lists& lists) const;
+    void join_pair(const Pair& pair, size_t first, Lists& lists) const;
+    void compare(size_t a, uint64_t rows, size_t b, size_t first, Lists& lists) const;
+    void offer(size_t b, uint64_t rows, size_t a, uint64_t columns, size_t first, Lists& lists) const;
 
     Matrix x_;
     const float* rest_;
@@ -63,8 +67,7 @@ private:
     std::vector<uint32_t> cell_of_; // of each point, once it has found room
     Array<uint32_t> slots_;       // (cells, PANEL) points, NONE where a cell is not full
     std::vector<uint64_t> full_;  // of each cell, the slots that hold a point
-    std::vector<std::vector<Probe>> probes_;
-    std::vector<std::vector<Pair>> pairs_;
+    std::vector<std::vector<Probe>> probes_, looked_at_;  // of each cell, by increasing cell
 };
 
 }  // namespace nngk

@@ -11,8 +11,6 @@ namespace {
 
 // Candidates kept beyond k while scores come from rounded products; they are re-scored by differences.
 constexpr size_t SLACK = 8;
-// A block of packed columns stays in the second-level cache while a block of rows streams past it.
-constexpr size_t BLOCK_BYTES = 700 << 10;
 // Fewer queries than this do not fill tiles: scanning the rows costs less than packing.
 constexpr size_t FEW = 6;
 
@@ -62,30 +60,10 @@ ExactIndex::ExactIndex(const float* x, size_t n, size_t dim, int threads) : rows
     });
 }
 
-size_t ExactIndex::block_panels() const {
-    const size_t panels = std::max<size_t>(1, BLOCK_BYTES / (4 * PANEL * std::max<size_t>(1, rows_.dim())));
-    return std::min<size_t>(panels, 24);
-}
-
 void ExactIndex::all_neighbours(size_t k, int threads, float* distances, int64_t* indices) const {
     const size_t n = rows_.size();
     Lists lists(n, std::min(k + SLACK, n));
-    size_t width = block_panels();
-    while (width > 1 && packed_.panel_count() / width < size_t(8 * threads)) width = (width + 1) / 2;
-    const size_t blocks = (packed_.panel_count() + width - 1) / width;
-    // Blocks near each other in the tree's order come first. Two tasks may share a block: hence the mutexes.
-    std::vector<std::mutex> busy(blocks);
-    parallel(blocks * blocks, 1, threads, [&](size_t task, size_t, int) {
-        const size_t i = task % blocks, j = i + task / blocks;
-        if (j >= blocks) return;
-        std::lock_guard<std::mutex> one(busy[i]);
-        std::unique_lock<std::mutex> two(busy[j], std::defer_lock);
-        if (i != j) two.lock();
-        auto side = [&](size_t b) {
-            return Side{&packed_, b * width, std::min((b + 1) * width, packed_.panel_count()), &lists};
-        };
-        join(side(i), side(j), i == j, false);
-    });
+    join_all(packed_, lists, threads);
     // In the tree's order duplicates follow each other, and share one scan where they need it.
     parallel(n, 256, threads, [&](size_t begin, size_t end, int) {
         Scan scan;
@@ -114,7 +92,7 @@ void ExactIndex::search(const float* x, size_t count, size_t k, int threads, flo
 }
 
 void ExactIndex::product(const Packed& queries, Lists& lists, int threads) const {
-    const size_t width = block_panels();
+    const size_t width = block_panels(packed_.dim());
     // With few queries the threads share the points instead, and the lists lock their rows.
     const size_t strips = queries.panel_count();
     const bool share_points = strips < size_t(2 * threads);

@@ -42,7 +42,6 @@ private:
     };
     const std::vector<Scored>& look_at_all(const float* query, size_t k, Scan& scan) const;
     void rescore(const float* query, const Lists& lists, size_t i, size_t k, int64_t own, Scan& scan, float* d, int64_t* id) const;
-    size_t block_panels() const;
 
     Rows rows_;
     Array<float> origin_;

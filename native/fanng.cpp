@@ -13,7 +13,6 @@ constexpr size_t ENTRY_LEAF = 24;  // points of a leaf of the tree that queries 
 constexpr size_t STALE_REACH = 24;  // of the round that brings lists up to date after points came and went
 constexpr double ROUND_GAINS = 0.0005; // of recall for each neighbour that it looks at, about
 constexpr int TRIES = 3;           // at lists of a wanted recall, each with half of what the one before might miss
-constexpr size_t SCANNED = 8;      // times as many as are wanted are measured on vectors that stay in a file
 constexpr size_t PIECE = 8;        // queries a thread takes at a time
 
 }  // namespace
@@ -226,36 +225,6 @@ void Fanng::search_points(const int64_t* ids, size_t n, size_t k, const Effort& 
             }
         });
         distances_ += s.distances, queries_ += end - begin;
-    });
-}
-
-void Fanng::scan_points(const int64_t* ids, size_t n, size_t k, int threads, float* distances, int64_t* indices) const {
-    std::shared_lock<FairMutex> reading(lock_);
-    Ids all;
-    for (uint32_t v = 0; v < points_.size(); ++v)
-        if (!is_dead(v)) all.push_back(v);
-    parallel(n, 1, threads, [&](size_t i, size_t, int) {
-        const uint32_t own = vertex_of(ids[i]);
-        std::vector<uint64_t> words;
-        auto measure = [&](auto space, const Ids& which) {
-            space.ask_point(own);
-            measure_all(space, which.data(), which.size(), [&](uint32_t d, uint32_t v) {
-                if (v != own) words.push_back(uint64_t(d) << 32 | v);
-            });
-        };
-        if (own != NONE && points_.on_disk() && points_.has_codes()) {
-            // Not every vector is read: those that the codes put far behind are not among the nearest.
-            measure(CodeSpace(points_), all);
-            Ids near(std::min(words.size(), SCANNED * k + SCANNED));
-            std::partial_sort(words.begin(), words.begin() + long(near.size()), words.end());
-            for (size_t j = 0; j < near.size(); ++j) near[j] = uint32_t(words[j]);
-            words.clear();
-            measure(FileSpace(points_), near);
-        } else if (own != NONE) {
-            with_vectors(points_, [&](auto space) { measure(std::move(space), all); });
-        }
-        for (uint64_t& word : words) word = word >> 32 << 32 | label_[uint32_t(word)];
-        write_row(words, k, distances + i * k, indices + i * k);
     });
 }
 

@@ -51,6 +51,9 @@ struct Stats {
     bool codes = false;
 };
 
+// How neighbour lists were found: through cells, or by all pairs in fewer dimensions or in all of them.
+enum class Way { none, cells, fewer, all };
+
 class Contents;  // of a file
 
 // Searches may run in several threads at once; what changes the index waits for them and they for it.
@@ -84,6 +87,7 @@ public:
     bool alive(int64_t id) const;
     void vectors(const int64_t* ids, size_t n, float* out) const;
     Stats stats() const;
+    Way found_by() const { return found_by_; }  // the last lists that were not improved ones
     const Settings& settings() const { return settings_; }
 
     void save(const std::string& path) const;
@@ -95,7 +99,9 @@ private:
     using Ids = std::vector<uint32_t>;
     // neighbours.cpp
     void find_lists(size_t k, double wanted, int threads);
+    void take_lists(size_t width);
     void compare_all(const Matrix& x, size_t width, int threads);
+    void compare_pairs(const Matrix& x, const float* rest, size_t dim, size_t width, int threads);
     bool codes_agree() const;
     void refine(size_t width, size_t reach, int threads);
     void rescore_lists(int threads);
@@ -135,6 +141,8 @@ private:
     static void write_row(std::vector<uint64_t>& words, size_t k, float* distances, int64_t* indices);
     bool is_dead(uint32_t v) const { return !dead_.empty() && dead_[v]; }
     uint32_t vertex_of(int64_t id) const { return id < 0 || size_t(id) >= place_.size() ? NONE : place_[size_t(id)]; }
+    // scan.cpp
+    void scan_file(const Ids& all, const int64_t* ids, size_t n, size_t k, int threads, float* distances, int64_t* indices) const;
     // edit.cpp
     void insert(const float* x, size_t n, int threads);
     Ids link_to_new(size_t first, int threads);
@@ -159,6 +167,7 @@ private:
     Buffer<uint32_t> lists_;   // (vertices, list_width_) by increasing distance, NONE at the end
     size_t list_width_ = 0;
     bool lists_stale_ = false;
+    Way found_by_ = Way::none;
     Buffer<uint32_t> label_;   // vertex → id
     Ids place_;                // id → vertex, NONE when removed
     std::vector<uint8_t> dead_; // by vertex; empty while nothing was removed

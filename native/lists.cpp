@@ -1,8 +1,14 @@
 #include "lists.h"
 
+#include "threads.h"
+
+#include <mutex>
+
 namespace nngk {
 namespace {
 
+// A block of packed columns stays in the second-level cache while a block of rows streams past it.
+constexpr size_t BLOCK_BYTES = 700 << 10;
 constexpr float NEVER = std::numeric_limits<float>::infinity();
 
 // The cuts of a side's rows, copied so that the tile kernel finds them in a row. They may lag behind the lists: a
@@ -74,6 +80,27 @@ void join(const Side& a, const Side& b, bool same, bool locked) {
     load_cuts(a, a_cuts);
     if (!same) load_cuts(b, b_cuts);
     Joiner{a, b, same, locked, a_cuts, b_cuts}.run();
+}
+
+size_t block_panels(size_t dim) {
+    return std::clamp<size_t>(BLOCK_BYTES / (4 * PANEL * std::max<size_t>(1, dim)), 1, 24);
+}
+
+void join_all(const Packed& packed, Lists& lists, int threads) {
+    size_t width = block_panels(packed.dim());
+    while (width > 1 && packed.panel_count() / width < size_t(8 * threads)) width = (width + 1) / 2;
+    const size_t blocks = (packed.panel_count() + width - 1) / width;
+    // Two tasks may share a block: hence the mutexes.
+    std::vector<std::mutex> busy(blocks);
+    parallel(blocks * blocks, 1, threads, [&](size_t task, size_t, int) {
+        const size_t i = task % blocks, j = i + task / blocks;
+        if (j >= blocks) return;
+        std::lock_guard<std::mutex> one(busy[i]);
+        std::unique_lock<std::mutex> two(busy[j], std::defer_lock);
+        if (i != j) two.lock();
+        auto side = [&](size_t b) { return Side{&packed, b * width, std::min((b + 1) * width, packed.panel_count()), &lists}; };
+        join(side(i), side(j), i == j, false);
+    });
 }
 
 }  // namespace nngk

@@ -35,13 +35,16 @@ class Lists {
 public:
     // The same candidate must not come twice.
     Lists(size_t n, size_t keep)
-        : keep_(keep), capacity_(2 * keep + 64), keys_(n * capacity_), counts_(n, 0u),
+        : keep_(keep), capacity_(capacity(keep)), keys_(n * capacity_), counts_(n, 0u),
           cuts_(new std::atomic<float>[n]), locks_(new std::atomic<bool>[n]) {
         for (size_t i = 0; i < n; ++i) {
             cuts_[i].store(-std::numeric_limits<float>::max(), std::memory_order_relaxed);
             locks_[i].store(false, std::memory_order_relaxed);
         }
     }
+
+    // of one point, while the best of all are found.
+    static size_t bytes(size_t keep) { return capacity(keep) * sizeof(uint64_t); }
 
     size_t size() const { return counts_.size(); }
     size_t keep() const { return keep_; }
@@ -64,9 +67,8 @@ public:
 
     // Sorts a point's list and drops what is beyond `keep`.
     void finish(size_t i) {
-        uint64_t* k = keys(i);
-        std::sort(k, k + counts_[i]);
-        truncate(i);
+        compact(i);
+        std::sort(keys(i), keys(i) + counts_[i]);
     }
     void clear(size_t i) {
         counts_[i] = 0;
@@ -76,15 +78,13 @@ public:
     void start_at(size_t i, float cut) { cuts_[i].store(cut, std::memory_order_relaxed); }
 
 private:
+    static size_t capacity(size_t keep) { return 2 * keep + 64; }
     void compact(size_t i) {
+        if (counts_[i] < keep_) return;
         uint64_t* k = keys(i);
         std::nth_element(k, k + keep_ - 1, k + counts_[i]);
-        truncate(i);
-    }
-    void truncate(size_t i) {
-        if (counts_[i] < keep_) return;
         counts_[i] = uint32_t(keep_);
-        cuts_[i].store(-key_score(keys(i)[keep_ - 1]) / 2, std::memory_order_relaxed);
+        cuts_[i].store(-key_score(k[keep_ - 1]) / 2, std::memory_order_relaxed);
     }
 
     size_t keep_, capacity_;
@@ -164,5 +164,12 @@ struct Side {
 
 // All pairs of two sides; with `same` each pair of one side once. Hits go to the lists of both.
 void join(const Side& a, const Side& b, bool same, bool locked);
+
+// Panels that are compared at a time, so that they stay in the second-level cache.
+size_t block_panels(size_t dim);
+
+// All pairs of a packed set. Those of near numbers come first: where these are near points, the cuts fall at once, and
+// nearly all later products are discarded by the kernel.
+void join_all(const Packed& packed, Lists& lists, int threads);
 
 }  // namespace nngk

@@ -1,5 +1,6 @@
 // Neighbour lists of all points: found anew through cells, or improved from where they are.
 #include "cells.h"
+#include "costs.h"
 #include "exact.h"
 #include "fanng.h"
 #include "reduced.h"
@@ -13,14 +14,9 @@ namespace {
 
 constexpr size_t SAMPLE = 300;     // points whose true neighbours tell how far the others must look
 constexpr size_t BLOCK = 24 * PANEL; // points that are packed at a time
-constexpr double AGREEMENT = 0.99; // of the true neighbours that fewer dimensions must still find
+constexpr double AGREEMENT = 0.99; // of the true neighbours that fewer dimensions must still find, at the least
 constexpr double MARGIN = 0.25;    // of what may be missing, kept back: the sample is a sample, and cells have bounds
-// Looking at cells costs as much as comparing all pairs from a share of the cells on that was measured: a pair costs as
-// much beside its product as so many dimensions, it may be met from both sides, and cells have to be made first.
-constexpr double BESIDE = 170, MAKING = 0.36;
-
-// Whether all pairs of so many dimensions are compared sooner than those of a share of the cells, in fewer dimensions.
-bool too_many(double share, size_t dim, size_t fewer) { return share * 2 * (double(fewer) + BESIDE) > (1 - MAKING) * double(dim); }
+constexpr double UNTRAINED = 0.8;  // as many cells are needed once the centres are trained, or even fewer
 
 uint64_t word(uint32_t distance, uint32_t entry) { return uint64_t(distance) << 32 | entry; }
 
@@ -96,14 +92,15 @@ struct Truth {
     }
 };
 
-// In the fewest dimensions that keep the neighbours; dim 0 where none do.
-std::pair<Reduced, double> fewest(const Matrix& x, size_t n, size_t dim, const Truth& truth, size_t width, uint64_t seed, int threads) {
+// In the fewest dimensions that keep so many of the neighbours among the `width` nearest; dim 0 where none do.
+std::pair<Reduced, double> fewest(const Matrix& x, size_t n, size_t dim, const Truth& truth, size_t width, double least,
+                                  uint64_t seed, int threads) {
     size_t kept = 32;
     while (kept * 16 <= dim) kept *= 2;
     for (; kept * 4 <= dim * 3; kept *= 2) {
         Reduced less = reduced(x, n, dim, kept, seed, threads);
         const double share = truth.share(less, n, width, threads);
-        if (share >= AGREEMENT) return {std::move(less), share};
+        if (share >= least) return {std::move(less), share};
     }
     return {Reduced{}, 1.0};
 }
@@ -122,28 +119,67 @@ void Fanng::find_lists(size_t k, double wanted, int threads) {
     }
     if (n <= SMALL || wanted >= 1) return compare_all(x, width, threads);
     const Truth truth(x, n, points_.dim(), k, threads);
-    const auto [less, agreement] = fewest(x, n, points_.dim(), truth, width, settings_.seed, threads);
-    const double needed = std::min(1.0, wanted / agreement);
-    Cells cells(less.dim ? less.matrix() : x, less.dim ? less.rest.data() : nullptr, n, less.dim ? less.dim : points_.dim(), threads);
+    const size_t wide = std::min(n - 1, k + TIES), shorter = std::max(wide, std::min(n - 1, k + k / 4));
+    const auto [less, agreement] = fewest(x, n, points_.dim(), truth, shorter, std::max(AGREEMENT, (1 + wanted) / 2), settings_.seed, threads);
+    const size_t dim = less.dim ? less.dim : points_.dim();
+    const double needed = std::min(1.0, wanted / agreement), all = pairs_cost(n, points_.dim(), wide);
+    const double pairs = less.dim ? std::min(all, pairs_cost(n, dim, shorter)) : all;
+    Cells cells(less.dim ? less.matrix() : x, less.dim ? less.rest.data() : nullptr, n, dim);
     size_t probes = 0;
-    for (const bool settled : {false, true}) {
-        if (settled) cells.settle(probes, threads);  // not every point finds room where it belongs
-        probes = std::max(probes, cells.probes_for(truth.points, truth.near, needed + MARGIN * (1 - needed), threads));
-        if (too_many(double(probes) / double(cells.count()), points_.dim(), less.dim ? less.dim : points_.dim()))
-            return compare_all(x, std::min(n - 1, k + TIES), threads);  // exact lists need no more to choose from
+    // What comes first costs least, and tells where the rest would not pay.
+    for (const Stage stage : {Stage::chosen, Stage::trained, Stage::settled}) {
+        if (stage == Stage::trained) cells.train(threads);
+        if (stage == Stage::settled) cells.settle(probes, threads);  // not every point finds room where it belongs
+        const size_t found = cells.probes_for(truth.points, truth.near, needed + MARGIN * (1 - needed), threads);
+        probes = stage == Stage::settled ? std::max(probes, found) : found;
+        const double share = double(probes) / double(cells.count()) * (stage == Stage::chosen ? UNTRAINED : 1);
+        if (cells_cost(n, dim, width, share, stage) < pairs) continue;
+        found_by_ = pairs < all ? Way::fewer : Way::all;
+        if (pairs < all) return compare_pairs(less.matrix(), less.rest.data(), dim, shorter, threads);
+        return compare_pairs(x, nullptr, points_.dim(), wide, threads);
     }
-    lists_.resize(n * width);
-    list_width_ = width;
+    found_by_ = Way::cells;
+    take_lists(width);
     cells.neighbours(width, probes, threads, [&](uint32_t v, const uint64_t* keys, size_t count) {
         for (size_t j = 0; j < width; ++j) lists_[v * width + j] = j < count ? key_id(keys[j]) : NONE;
     });
     rescore_lists(threads);
 }
 
+void Fanng::take_lists(size_t width) {
+    lists_.resize(points_.size() * width);
+    list_width_ = width;
+}
+
+// All pairs, the nearest `width` by products alone. rest: what is to be added to the squared distances of each point, or null.
+void Fanng::compare_pairs(const Matrix& x, const float* rest, size_t dim, size_t width, int threads) {
+    const size_t n = points_.size();
+    const Array<float> origin = mean_of(x, n, dim);
+    Packed packed;
+    packed.reset(n, dim, nullptr);
+    parallel(packed.panel_count(), 16, threads, [&](size_t begin, size_t end, int) {
+        for (size_t p = begin; p < end; ++p) {
+            packed.fill_panel(p, origin.data(), [&](size_t i) { return x.row(i); });
+            for (size_t i = p * PANEL; rest && i < std::min(n, (p + 1) * PANEL); ++i) packed.lengthen(i, rest[i]);
+        }
+    });
+    Lists lists(n, width);
+    join_all(packed, lists, threads);
+    take_lists(width);
+    parallel(n, 512, threads, [&](size_t begin, size_t end, int) {
+        for (size_t i = begin; i < end; ++i) {
+            lists.finish(i);
+            for (size_t j = 0; j < width; ++j) lists_[i * width + j] = j < lists.count(i) ? key_id(lists.keys(i)[j]) : NONE;
+        }
+    });
+    if (rest) rescore_lists(threads);  // otherwise they are in order but for rounding
+}
+
+// Exactly.
 void Fanng::compare_all(const Matrix& x, size_t width, int threads) {
     const size_t n = points_.size();
-    lists_.resize(n * width);
-    list_width_ = width;
+    found_by_ = Way::all;
+    take_lists(width);
     std::fill(lists_.data(), lists_.data() + lists_.size(), NONE);
     if (n < 2) return;
     Array<float> distances(n * width);

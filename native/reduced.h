@@ -8,6 +8,9 @@ namespace nngk {
 // out[i * stride + j] = a_i · b_j for n rows of a and m rows of b.
 void products(const Matrix& a, size_t n, const Matrix& b, size_t m, size_t dim, float* out, size_t stride, int threads);
 
+// Of up to ten thousand points, evenly taken.
+Array<float> mean_of(const Matrix& x, size_t n, size_t dim);
+
 struct Reduced {
     size_t dim = 0, padded = 0;
     Array<float> rows;   // (n, padded)

@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=70_000)
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--k", type=int, nargs="+", default=[100, 200])
-    parser.add_argument("--families", nargs="+", default=list(FAMILIES))
+    parser.add_argument("--families", nargs="+", default=[*FAMILIES, "unseen"])
     parser.add_argument("--rounds", type=int, default=2, help="In which both take turns; the least time counts.")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--seed", type=int, default=0)

@@ -54,7 +54,8 @@ void cells(size_t n, size_t keep) {
     const Reduced less = reduced(rows, n, dim, dim / 2, 0, 3);
     for (const bool all : {true, false})
         for (size_t probes : {size_t(1), size_t(4), n}) {
-            Cells parts(all ? rows : less.matrix(), all ? nullptr : less.rest.data(), n, all ? dim : dim / 2, 3);
+            Cells parts(all ? rows : less.matrix(), all ? nullptr : less.rest.data(), n, all ? dim : dim / 2);
+            parts.train(3);
             std::vector<size_t> found(n, 0);
             parts.neighbours(keep, probes, 3, [&](uint32_t v, const uint64_t* keys, size_t count) {
                 for (size_t j = 0; j < count; ++j) expect(key_id(keys[j]) != v && key_id(keys[j]) < n, "neighbour");

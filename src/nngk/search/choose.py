@@ -16,13 +16,14 @@ from nngk.search.fanng import FANNG
 from nngk.search.native import core
 
 ENGINES = ("auto", "exact", "fanng", "faiss-flat", "faiss-hnsw", "faiss-ivf", "hnswlib", "pynndescent", "usearch")
-# Seconds of one core of an AMD EPYC of the fifth generation, fitted to trials of both engines on the overlapping
-# classes of benchmarks/search/lists.py, of which only some became rows of results/search_lists.csv. Only their ratio
-# decides. Its multiply-adds cost less than those of most processors, which favours exact search: on others FANNG is
-# faster from fewer points on, and is not taken too early.
+# Seconds of one core of an AMD EPYC of the fifth generation, fitted to trials of both engines on those families of
+# benchmarks/search/lists.py for which FANNG gains least, of which only some became rows of results/search_lists.csv.
+# Only their ratio decides. Its multiply-adds cost less than those of most processors, which favours exact search: on
+# others FANNG is faster from fewer points on, and is not taken too early.
 PAIR = {"exact": 4.5e-12, "fanng": 3.5e-12}  # for each of a point's n·dim products, of which FANNG computes a part
 POINT = 2.4e-5  # what a point costs beside them
-NEIGHBOUR = {"exact": 1.6e-7, "fanng": 3.9e-7}  # and an entry of its list
+DIMENSION = {"exact": 0.0, "fanng": 4e-8}  # each of its dimensions, in finding out which of them can be dropped
+NEIGHBOUR = {"exact": 1.6e-7, "fanng": 2.4e-7}  # and an entry of its list
 EXACT_TORCH = 4.0  # how much slower exact search is without the compiled core
 SHORTEST = 48  # entries of FANNG's lists, however few are asked for
 FANNG_RECALL = 0.98
@@ -41,9 +42,8 @@ class Choice(NamedTuple):
 def choose(n: int, dim: int, k: int, device: str | torch.device = "cpu") -> Choice:
     """Return the engine that finds the k nearest neighbours of all n points first.
 
-    Sizes alone decide, as if classes overlapped. Of points that fill many dimensions, or whose tails are heavy, FANNG
-    finds the lists later than is foretold here, because it compares all pairs in the end; of classes that lie apart
-    sooner.
+    Sizes alone decide, as if the points were of those kinds for which FANNG gains least, because it compares all pairs
+    in fewer dimensions; of classes that lie apart it finds the lists far sooner than is foretold here.
 
     >>> choose(5_000, 512, 100).name
     'exact'
@@ -53,7 +53,7 @@ def choose(n: int, dim: int, k: int, device: str | torch.device = "cpu") -> Choi
     if torch.device(device).type == "cuda" and n <= GPU_POINTS:
         return Choice("exact", f"exact: a GPU compares {n:,} points exhaustively", 1.0)
     exact, graph = (
-        n * (POINT + NEIGHBOUR[engine] * max(k, least) + PAIR[engine] * n * dim)
+        n * (POINT + NEIGHBOUR[engine] * max(k, least) + DIMENSION[engine] * dim + PAIR[engine] * n * dim)
         for engine, least in (("exact", 0), ("fanng", SHORTEST))
     )
     if core() is None:
