@@ -160,7 +160,8 @@ class KernelClassifier(ClassifierMixin, BaseEstimator):
         found = predict(x, known.engine, known.labels, known.theta, self.sigma_, self._k(), len(known.names))
         space = familiar.space
         places = None if space is None else space.coordinates(x)
-        alike = familiar.alike(measured(found, known.class_means, places, space=space))
+        seen = measured(found, known.class_means, places, space=space, counts=known.class_sizes)
+        alike = familiar.alike(seen)
         return np.asarray(familiar.score(alike).numpy())
 
     def kneighbors(

@@ -24,7 +24,7 @@ from nngk.model.pretend import (
     measured_in_folds,
 )
 from nngk.model.space import Space, fit_space
-from nngk.model.unknown import Familiar, confidence, deviations, lead, measured, strangeness
+from nngk.model.unknown import Familiar, confidence, deviations, lead, measured, strangeness, tightness
 from small_models import small_model
 
 numbers = st.lists(st.floats(-1e3, 1e3, width=32), min_size=1, max_size=20)
@@ -116,6 +116,53 @@ def test_likeness_by_plain_loops():
     )
     assert "likeness" not in without
     torch.testing.assert_close(got["closeness"], without["closeness"])
+
+
+def test_likeness_allows_for_how_alike_the_images_of_a_class_are():
+    """Recomputed from all pairs: a photo of a class that varies much is as much one of it as one of a tight class."""
+    generator = torch.Generator().manual_seed(4)
+    loose, single = torch.randn(5, 12, generator=generator), torch.randn(1, 12, generator=generator)
+    tight = torch.randn(12, generator=generator) + 0.3 * torch.randn(9, 12, generator=generator)
+    classes = [torch.nn.functional.normalize(rows.double()) for rows in (loose, tight, single)]
+    means, counts = torch.stack([rows.mean(0) for rows in classes]), torch.tensor([5, 9, 1])
+    cosines = []
+    for rows in classes[:2]:
+        n = len(rows)
+        cosines.append(sum(float(rows[i] @ rows[j]) for i in range(n) for j in range(i)) / (n * (n - 1) / 2))
+    usual = sum(cosines) / 2
+    expected = [(cosines[0] - usual) * 10 / 11, (cosines[1] - usual) * 36 / 37, 0.0]
+    assert tightness(means, counts).tolist() == pytest.approx(expected, abs=1e-12)
+    assert tightness(means[2:], counts[2:]).tolist() == [0.0]
+    space = Space(torch.zeros(12, 1), torch.zeros(12), torch.eye(12))
+    asked = torch.randn(6, 12, generator=generator)
+    found = Prediction(torch.zeros(6, 3), *[torch.zeros(6)] * 4)
+    how = (space.coordinates(asked), None, None, space)
+    got = measured(found, torch.cat([torch.zeros(3, 1), means.float()], 1), *how, counts)["likeness"]
+    for row, likeness in zip(torch.nn.functional.normalize(asked.double()), got.tolist()):
+        assert likeness == pytest.approx(max(float(row @ m) - e for m, e in zip(means, expected)), abs=1e-5)
+
+
+def test_a_class_that_varies_more_than_the_trained_ones_is_known_oftener():
+    labels, is_taught = torch.arange(3).repeat_interleave(25), torch.tensor([False, False, False, True])
+    found = Prediction(torch.zeros(20, 4), *[torch.zeros(20)] * 4)
+    plain, allowed = [], []
+    for seed in range(6):
+        generator = torch.Generator().manual_seed(seed)
+        middles = torch.randn(4, 64, generator=generator)
+        *trained, loose = (
+            m + spread * torch.randn(25, 64, generator=generator) for m, spread in zip(middles, (0.3, 0.3, 0.3, 0.5))
+        )
+        features = torch.cat(trained)
+        familiar, coordinates = learn_familiar(as_classes(features, labels), features, 3.0, 20, None, 0.05)
+        shown = torch.cat([features, loose[:5]])
+        every = replace(
+            as_classes(shown, torch.cat([labels, torch.full((5,), 3)])),
+            coordinates=torch.cat([coordinates, familiar.space.coordinates(loose[:5])]),
+        )
+        how = (familiar.space.coordinates(loose[5:]), is_taught, None, familiar.space)
+        plain.append(familiar.alike(measured(found, every.class_means, *how)) > 0.05)
+        allowed.append(familiar.alike(measured(found, every.class_means, *how, every.class_sizes)) > 0.05)
+    assert torch.cat(allowed).double().mean() > torch.cat(plain).double().mean() + 0.2
 
 
 def test_plain_directions_are_kept_for_few_classes_alone():

@@ -67,6 +67,7 @@ class GalleryModel:
         self._means = self.known.means()
         placed = [name for name, each in self.known.classes.items() if each.coordinates is not None]
         trained = model.classes.trained_names
+        self._sizes = torch.tensor([len(self.known.classes[name].sources) for name in placed], dtype=torch.int64)
         self._taught = torch.tensor([name not in trained for name in placed], dtype=torch.bool)
         self._is_trained = torch.tensor([name in trained for name in self.class_names], dtype=torch.bool)
 
@@ -115,7 +116,8 @@ class GalleryModel:
         near, familiar = self._around(embeddings, self.model.n_neighbours or self.images), self.model.familiar
         space = familiar.space
         coordinates = None if features is None or space is None else space.coordinates(features.cpu())
-        alike = familiar.alike(measured(near.found, self._means, coordinates, self._taught, self._is_trained, space))
+        of_classes = (self._taught, self._is_trained, space, self._sizes)
+        alike = familiar.alike(measured(near.found, self._means, coordinates, *of_classes))
         probabilities = near.found.log_probabilities.exp()
         return composed_answers(
             near.found,

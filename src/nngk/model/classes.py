@@ -89,7 +89,12 @@ class Classes:
         present, which = self.labels.unique(return_inverse=True)
         rows = self.coordinates.float()
         sums = rows.new_zeros(len(present), rows.shape[1]).index_add_(0, which, rows)
-        return sums / torch.bincount(which, minlength=len(present))[:, None]
+        return sums / self.class_sizes[:, None]
+
+    @cached_property
+    def class_sizes(self) -> Tensor:
+        """Return how many centres each class that has one has, (c,)."""
+        return self.labels.unique(return_counts=True)[1]
 
     @cached_property
     def taught(self) -> Tensor | None:

@@ -385,7 +385,8 @@ class Model:
         space = self.familiar.space
         coordinates = None if features is None or space is None else space.coordinates(features)
         known = self.classes
-        return measured(found, known.class_means, coordinates, known.taught, known.is_trained, space)
+        sizes = known.class_sizes
+        return measured(found, known.class_means, coordinates, known.taught, known.is_trained, space, sizes)
 
     def learn_unknown(
         self,

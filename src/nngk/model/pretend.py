@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from nngk.kernel.predict import predictions
 from nngk.model.classes import FEW, Classes, keeping
 from nngk.model.features import Described
 from nngk.model.space import Space, fit_space, spread_over
-from nngk.model.unknown import Familiar, Measured, deviations, measured, required_images
+from nngk.model.unknown import Familiar, Measured, deviations, measured, required_images, tightness
 
 # What the kernels say is not among them: a trained embedding has seen the pretended unknowns.
 PARTS: tuple[str, ...] = ("closeness", "contrast", "lead", "certainty", "gap")
@@ -163,24 +164,27 @@ def _pretend(known: Classes, features: Tensor, sigma: float, k: int | None) -> I
             chosen = which.nonzero().flatten()
             chosen = chosen[spread_over(len(chosen), ASKED).to(chosen.device)]
             asked.append(_measure(left, sigma, k, known.centres[chosen], features[chosen], space))
-        yield asked[0], asked[1], _taught_likeness(features[unknown], known.labels[unknown], space)
+        yield asked[0], asked[1], _taught_likeness(left, features[unknown], known.labels[unknown], space)
 
 
-def _taught_likeness(features: Tensor, labels: Tensor, space: Space | None) -> Tensor:
-    """Return the likeness of images (n, channels) of classes that the space does not know, taught by the first few.
+def _taught_likeness(known: Classes, features: Tensor, labels: Tensor, space: Space | None) -> Tensor:
+    """Return the likeness of images (n, channels) of classes that a space does not know, taught by the first few.
 
-    Those that teach, half of them where there are few, have none.
+    Those that teach, half of them where there are few, have none. ``known`` are the classes of the space.
     """
-    if space is None or space.plain is None:
+    if space is None or space.plain is None or known.class_means is None:
         return features.new_empty(0)
-    found = [features.new_empty(0)]
-    for label in labels.unique().tolist():
-        _, plain = space.apart(space.coordinates(features[labels == label]))
-        assert plain is not None
-        few = min(FEW, len(plain) // 2)
-        if few:
-            found.append(plain[few:] @ plain[:few].mean(0))
-    return torch.cat(found)
+    _, plain = space.apart(space.coordinates(features))
+    _, means = space.apart(known.class_means)
+    assert plain is not None and means is not None
+    classes = [rows for rows in (plain[labels == label] for label in labels.unique().tolist()) if len(rows) > 1]
+    if not classes:
+        return features.new_empty(0)
+    few = [min(FEW, len(rows) // 2) for rows in classes]
+    taught = torch.stack([rows[:n].mean(0) for rows, n in zip(classes, few)])
+    sizes = torch.cat([known.class_sizes, torch.tensor(few).to(known.class_sizes)])
+    tighter = tightness(torch.cat([means, taught.to(means)]), sizes)[len(means) :]
+    return torch.cat([rows[n:] @ mean - more for rows, n, mean, more in zip(classes, few, taught, tighter)])
 
 
 def as_many(values: Tensor, count: int) -> Tensor:
@@ -210,8 +214,8 @@ def _measure(
     found = predictions(
         embeddings.to(known.centres), known.kernels, known.labels, known.theta, sigma, k, classes, chunk=many
     )
-    means = known.class_means
-    return _joined([measured(part, means, place, space=space) for part, place in zip(found, places)])
+    how: dict[str, Any] = {"space": space, "counts": known.class_sizes}
+    return _joined([measured(part, known.class_means, place, **how) for part, place in zip(found, places)])
 
 
 def _joined(parts: list[Measured]) -> Measured:

@@ -13,8 +13,8 @@ and, in a space of the network's own features (``nngk.model.space``),
 - ``certainty``: the logarithm of the largest probability, a softmax over the cosines with the class means, as seen
   from the middle of all images;
 - ``gap``: by how much the largest of those cosines exceeds the next one.
-- ``likeness``: the largest of the mean cosines with the images of a class, in the features themselves; where few
-  classes were trained.
+- ``likeness``: the largest of the mean cosines with the images of a class, in the features themselves, as if those of
+  all classes were equally alike; where few classes were trained.
 
 A class that was taught without training was not there when the values at known images were taken, and the space does
 not set it apart. Images of the trained classes are therefore measured as if it were not there. An image that is nearest
@@ -203,11 +203,12 @@ def measured(
     taught: Tensor | None = None,
     trained_names: Tensor | None = None,
     space: Space | None = None,
+    counts: Tensor | None = None,
 ) -> Measured:
     """Return the measures of images: what the kernels say, and how images lie to the class means in the ``space``.
 
     ``taught`` says which of the means are of classes that came without training, ``trained_names`` which of all
-    classes (those of the probabilities) did not.
+    classes (those of the probabilities) did not. ``counts`` says how many images each mean is of.
     """
     values = {"density": found.log_density, "confidence": confidence(found.log_probabilities, trained_names)}
     if coordinates is not None and means is not None:
@@ -224,10 +225,31 @@ def measured(
         else:
             others["closeness"] = -distances[:, trained].amin(1)
             # Not the cosine with the mean, which is the lower the fewer images it is the mean of.
-            values["likeness"], like = (plain @ plain_means.T).max(1)
+            alike = plain @ plain_means.T
+            values["likeness"], like = (alike if counts is None else alike - tightness(plain_means, counts)).max(1)
             elsewhere = ~trained[like]
         values |= {name: value.masked_fill(elsewhere, torch.nan) for name, value in others.items()}
     return values
+
+
+def tightness(means: Tensor, counts: Tensor) -> Tensor:
+    """Return by how much the images of each class are more alike than those of classes are on average, (c,).
+
+    ``means`` (c, d) are those of ``counts`` (c,) rows of unit length, whose mean cosine with each other follows from
+    the length of their mean. Few images say little about their class: to all of them comes one pair that is as alike as
+    on average. Where no class has two images, none is more alike than others.
+
+    >>> tightness(torch.tensor([[0.9, 0.0], [0.5, 0.5], [0.0, 1.0]]), torch.tensor([4, 2, 1])).round(decimals=2)
+    tensor([ 0.3200, -0.1900,  0.0000])
+    """
+    n = counts.to(means)
+    pairs = n * (n - 1) / 2
+    cosines = (n * means.square().sum(1) - 1) / (n - 1).clamp(min=1)
+    several = pairs > 0
+    if not several.any():
+        return torch.zeros_like(cosines)
+    usual = cosines[several].mean()
+    return torch.where(several, (cosines - usual) * pairs / (pairs + 1), 0.0)
 
 
 def _beside(x: Tensor, means: Tensor, distances: Tensor) -> Measured:
