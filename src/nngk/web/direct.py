@@ -36,24 +36,36 @@ class Direct:
             await self.app(scope, receive, send)
             return
         scope["route"] = plain.inquiry  # what the counters ask for
+        messages: list[Message] = []
         try:
-            messages = [await receive()]
-            while messages[-1].get("more_body"):
-                messages.append(await receive())
-            body = b"".join(message.get("body", b"") for message in messages)
-            picture = only_picture(body, plain.between)
-            if picture is None:  # or the client is gone
-                await self.app(scope, _again(messages, receive), send)
-                return
-            answer = await self.service.ask(plain.inquiry, BytesIO(picture), plain.numbers)
+            picture = await _picture(receive, messages, plain.between)
+            if picture is not None:
+                answer = await self.service.ask(plain.inquiry, picture, plain.numbers)
         except Exception as error:
             await answer_to(error)(scope, receive, send)
             if is_bug(error):
                 raise  # so that the log says what it was
             return
+        if picture is None:
+            await self.app(scope, _again(messages, receive), send)
+            return
         headers = [(b"content-length", b"%d" % len(answer)), (b"content-type", b"application/json")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
+
+
+async def _picture(receive: Receive, messages: list[Message], between: bytes) -> BytesIO | None:
+    """Return the picture that is received, of which nothing else is kept; None, with the messages, if it is not plain.
+
+    Nothing plain is received from a client that goes away.
+    """
+    while not messages or messages[-1].get("more_body"):
+        messages.append(await receive())
+    picture = only_picture(b"".join(message.get("body", b"") for message in messages), between)
+    if picture is None or messages[-1]["type"] != "http.request":
+        return None
+    messages.clear()
+    return BytesIO(picture)
 
 
 def _plain(scope: Scope) -> _Plain | None:
@@ -83,10 +95,8 @@ def _numbers(inquiry: Inquiry, query: bytes) -> dict[str, int] | None:
 
 def _again(messages: list[Message], receive: Receive) -> Receive:
     """Return ``receive`` with what was received already."""
-    left = iter(messages)
 
     async def again() -> Message:
-        message = next(left, None)
-        return await receive() if message is None else message
+        return messages.pop(0) if messages else await receive()
 
     return again
