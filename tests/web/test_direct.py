@@ -175,6 +175,27 @@ def test_a_bug_behind_another_form_is_answered_once():
     assert sent == ["http.response.start", "http.response.body"]
 
 
+def test_a_body_in_the_smallest_pieces_costs_no_more_memory():
+    length, seen = 20_000, []
+
+    async def receive():
+        seen.append(tracemalloc.get_traced_memory()[0])
+        return {"type": "http.request", "body": bytes(1), "more_body": len(seen) < length}
+
+    async def app(scope, receive, send):
+        pass
+
+    kind = (b"content-type", b"multipart/form-data; boundary=x")
+    scope = {"type": "http", "method": "POST", "path": "/embed", "query_string": b""}
+    scope["headers"] = [kind, (b"content-length", b"%d" % length)]
+    tracemalloc.start()
+    try:
+        asyncio.run(Direct(app, Asked())(scope, receive, None))
+    finally:
+        tracemalloc.stop()
+    assert len(seen) == length and seen[-1] - seen[0] < 100 * length
+
+
 def test_only_the_picture_is_kept_while_a_question_waits():
     body, held = PLAIN.replace(b"pixels", bytes(LARGEST // 2)), []
 

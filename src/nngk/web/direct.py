@@ -36,9 +36,8 @@ class Direct:
             await self.app(scope, receive, send)
             return
         scope["route"] = plain.inquiry  # what the counters ask for
-        messages: list[Message] = []
         try:
-            picture = await _picture(receive, messages, plain.between)
+            picture, receive = await _received(receive, plain.between)
             if picture is not None:
                 answer = await self.service.ask(plain.inquiry, picture, plain.numbers)
         except Exception as error:
@@ -47,25 +46,34 @@ class Direct:
                 raise  # so that the log says what it was
             return
         if picture is None:
-            await self.app(scope, _again(messages, receive), send)
+            await self.app(scope, receive, send)
             return
         headers = [(b"content-length", b"%d" % len(answer)), (b"content-type", b"application/json")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
 
 
-async def _picture(receive: Receive, messages: list[Message], between: bytes) -> BytesIO | None:
-    """Return the picture that is received, of which nothing else is kept; None, with the messages, if it is not plain.
+async def _received(receive: Receive, between: bytes) -> tuple[BytesIO | None, Receive]:
+    """Return the picture of a plain form, or None and what gives another reader all that was received.
 
-    Nothing plain is received from a client that goes away.
+    A body is one piece of memory, however small the pieces are that it comes in.
     """
-    while not messages or messages[-1].get("more_body"):
-        messages.append(await receive())
-    picture = only_picture(b"".join(message.get("body", b"") for message in messages), between)
-    if picture is None or messages[-1]["type"] != "http.request":
-        return None
-    messages.clear()
-    return BytesIO(picture)
+    body, last = bytearray(), await receive()
+    body += last.get("body", b"")
+    while last.get("more_body"):
+        last = await receive()
+        body += last.get("body", b"")
+    whole = last["type"] == "http.request"  # otherwise the client is gone
+    picture = only_picture(bytes(body), between) if whole else None
+    if picture is not None:
+        return BytesIO(picture), receive
+    first: Message = {"type": "http.request", "body": bytes(body), "more_body": not whole}
+    left = [first] if whole else [first, last]
+
+    async def again() -> Message:
+        return left.pop(0) if left else await receive()
+
+    return None, again
 
 
 def _plain(scope: Scope) -> _Plain | None:
@@ -91,12 +99,3 @@ def _numbers(inquiry: Inquiry, query: bytes) -> dict[str, int] | None:
         if not number.least <= given[name] <= number.most:
             return None
     return {name: given.get(name, number.usual) for name, number in inquiry.numbers.items()}
-
-
-def _again(messages: list[Message], receive: Receive) -> Receive:
-    """Return ``receive`` with what was received already."""
-
-    async def again() -> Message:
-        return messages.pop(0) if messages else await receive()
-
-    return again
