@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import logging
 import multiprocessing as mp
 import os
 import signal
@@ -158,6 +159,7 @@ def _serve(folder: Path, token: str | None, limits: Limits, gallery: str | None,
         os.dup2(lines.fileno(), 2)
     sys.stderr = os.fdopen(2, "w", buffering=1)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    logging.getLogger().handlers.clear()  # pytest's, which a server does not have
     serve(
         folder,
         host="127.0.0.1",

@@ -37,11 +37,12 @@ void window(const uint8_t* pixels, size_t bytes, const Side& rows, const Side& c
 
 }  // namespace
 
+// An array to be written is taken as it is: of another kind of numbers nanobind would fill a copy.
 NB_MODULE(_pictures, m) {
     m.def("middle", [](Pixels pixels, size_t height, size_t width, size_t top, size_t left, OutPixels out) {
         if (pixels.shape(2) != 3) throw std::invalid_argument("a window of an RGB picture was expected");
         window(pixels.data(), 3, {pixels.shape(0), height, top, out.shape(1)}, {pixels.shape(1), width, left, out.shape(2)}, out);
-    }, "pixels"_a, "height"_a, "width"_a, "top"_a, "left"_a, "out"_a, nb::call_guard<nb::gil_scoped_release>());
+    }, "pixels"_a, "height"_a, "width"_a, "top"_a, "left"_a, "out"_a.noconvert(), nb::call_guard<nb::gil_scoped_release>());
 
     // A picture of Pillow where it lies: a list of four bytes for each pixel, as `__arrow_c_array__` gives it.
     m.def("middle_of_arrow", [](nb::capsule picture, size_t tall, size_t wide, size_t height, size_t width, size_t top, size_t left, OutPixels out) {
@@ -54,7 +55,7 @@ NB_MODULE(_pictures, m) {
         const auto* pixels = static_cast<const uint8_t*>(bytes->buffers[1]);
         nb::gil_scoped_release others;
         window(pixels, 4, {tall, height, top, out.shape(1)}, {wide, width, left, out.shape(2)}, out);
-    }, "picture"_a, "tall"_a, "wide"_a, "height"_a, "width"_a, "top"_a, "left"_a, "out"_a);
+    }, "picture"_a, "tall"_a, "wide"_a, "height"_a, "width"_a, "top"_a, "left"_a, "out"_a.noconvert());
 
     // Planes of bytes (pictures, 3, height, width) to pixels of numbers (pictures, height, width, 3).
     m.def("levelled", [](Pictures pictures, Levels levels, OutPictures out) {
@@ -62,5 +63,5 @@ NB_MODULE(_pictures, m) {
         if (pictures.shape(1) != 3 || out.shape(0) != count || out.shape(1) != height || out.shape(2) != width || out.shape(3) != 3)
             throw std::invalid_argument("RGB pictures and room for them were expected");
         for (size_t i = 0; i < count; ++i) levelled(pictures.data() + 3 * height * width * i, height * width, levels.data(), out.data() + 3 * height * width * i);
-    }, "pictures"_a, "levels"_a, "out"_a, nb::call_guard<nb::gil_scoped_release>());
+    }, "pictures"_a, "levels"_a, "out"_a.noconvert(), nb::call_guard<nb::gil_scoped_release>());
 }

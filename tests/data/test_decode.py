@@ -249,6 +249,8 @@ def test_a_photo_that_is_hardly_larger_is_decoded_whole(tmp_path: Path) -> None:
         ((32, 45), 32, 21),
         ((700, 500), 64, 63),
         ((2100, 2050), 64, 60),
+        ((258, 254), 256, 74),  # nearly a square: squashed, one side is made longer and the other shorter
+        ((131, 129), 128, 108),
     ],
 )
 def test_the_middle_alone_is_what_a_centre_crop_reads(shape, size, middle, squash, compiled, monkeypatch) -> None:

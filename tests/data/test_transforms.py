@@ -7,6 +7,7 @@ from PIL import Image
 from torchvision import transforms
 
 from nngk.data import Augmentation, FlatPictures, centre_crop, fitted
+from nngk.data.middle import core
 from nngk.data.resample import normalise, resample
 from nngk.errors import InputError
 from resampling import noise, resampled
@@ -183,3 +184,26 @@ def test_what_is_cut_already_is_brought_to_scale_to_the_bit(compiled, monkeypatc
         assert torch.equal(got, expected) and got.is_contiguous(memory_format=torch.channels_last)
         assert torch.equal(crop(FlatPictures.of(list(batch))) if len(batch) else got, expected)
     assert torch.equal(crop(BATCH[0]), crop(BATCH)[0])
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16])
+def test_the_scale_has_the_numbers_that_torch_is_set_to(kind) -> None:
+    mean, std = (0.3, 0.2, 0.7), (0.5, 0.6, 0.4)
+    torch.set_default_dtype(kind)
+    try:
+        got = centre_crop(20, mean, std)(BATCH)
+        expected = normalise(BATCH.to(kind), mean, std)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert got.dtype == kind and torch.equal(got, expected)
+
+
+def test_the_compiled_core_writes_where_it_is_told() -> None:
+    native = core()
+    if native is None:
+        pytest.skip("without the compiled core")
+    levels, pictures = torch.zeros(3, 256).numpy(), torch.zeros(1, 3, 4, 4, dtype=torch.uint8).numpy()
+    with pytest.raises(TypeError, match="incompatible"):  # not into a copy of another kind
+        native.levelled(pictures, levels, torch.ones(1, 4, 4, 3, dtype=torch.float64).numpy())
+    with pytest.raises(TypeError, match="incompatible"):
+        native.middle(pictures[0].transpose(1, 2, 0), 4, 4, 0, 0, torch.ones(3, 4, 4).numpy())

@@ -92,6 +92,24 @@ def test_one_bad_picture_spoils_no_other(model):
     held.batcher.close()
 
 
+def test_one_answer_that_cannot_be_said_spoils_no_other(model):
+    held = Held(model)
+    held.batcher.ask(Question("embed", picture("red", 0)))
+    assert held.begun.wait(30)
+
+    def fail(snapshot, found):
+        raise KeyError("on purpose")
+
+    bad = held.batcher.ask(Question("classify", picture("red", 0), 1, say=fail))
+    good = held.batcher.ask(Question("classify", picture("blue", 0), 1))
+    held.go.set()
+    assert good.result(30)[1].label == "blue"
+    with pytest.raises(KeyError, match="on purpose") as raised:
+        bad.result(30)
+    assert raised.traceback[-1].name == "fail"  # the log can say where it was
+    held.batcher.close()
+
+
 @pytest.mark.parametrize("readers", [0, 3])
 def test_pictures_are_read_in_the_threads_of_the_passes_or_beside_them(model, readers):
     names = set()

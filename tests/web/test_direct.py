@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import tracemalloc
 
 import pytest
 
@@ -28,6 +29,11 @@ OTHER = {  # what the plain reader leaves to a real parser
     "another encoding": HEAD + b"Content-Transfer-Encoding: base64\r\n\r\npixels\r\n--x--\r\n",
     "a head without an end": HEAD + b"pixels\r\n--x--\r\n",
     "another boundary": PLAIN.replace(b"--x", b"--y"),
+    "a field in capitals": PLAIN.replace(b"image", b"IMAGE", 1),
+    "a quotation without an end": PLAIN.replace(b'"image"', b'"image'),
+    "a quotation without a beginning": PLAIN.replace(b'"image"', b'image"'),
+    "a line that is too long": PLAIN.replace(b"a.jpg", b"a" * 5000),
+    "a kind that is too long": PLAIN.replace(b"image/jpeg", b"a" * 5000),
 }
 
 
@@ -145,6 +151,93 @@ def test_a_bug_is_answered_and_raised_for_the_log():
     with pytest.raises(KeyError):
         attempt(fault=KeyError("on purpose"))
     assert attempt.sent[0]["status"] == 500 and b"on purpose" not in attempt.sent[1]["body"]
+
+
+def test_a_bug_behind_another_form_is_answered_once():
+    sent = []
+
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 500, "headers": []})
+        await send({"type": "http.response.body", "body": b"{}"})
+        raise KeyError("for the log")
+
+    async def receive():
+        return {"type": "http.request", "body": b"no form"}
+
+    async def send(message):
+        sent.append(message["type"])
+
+    kind = (b"content-type", b"multipart/form-data; boundary=x")
+    scope = {"type": "http", "method": "POST", "path": "/embed", "query_string": b""}
+    scope["headers"] = [kind, (b"content-length", b"7")]
+    with pytest.raises(KeyError, match="for the log"):
+        asyncio.run(Direct(app, Asked())(scope, receive, send))
+    assert sent == ["http.response.start", "http.response.body"]
+
+
+def test_a_body_in_the_smallest_pieces_costs_no_more_memory():
+    length, seen = 20_000, []
+
+    async def receive():
+        seen.append(tracemalloc.get_traced_memory()[0])
+        return {"type": "http.request", "body": bytes(1), "more_body": len(seen) < length}
+
+    async def app(scope, receive, send):
+        pass
+
+    kind = (b"content-type", b"multipart/form-data; boundary=x")
+    scope = {"type": "http", "method": "POST", "path": "/embed", "query_string": b""}
+    scope["headers"] = [kind, (b"content-length", b"%d" % length)]
+    tracemalloc.start()
+    try:
+        asyncio.run(Direct(app, Asked())(scope, receive, None))
+    finally:
+        tracemalloc.stop()
+    assert len(seen) == length and seen[-1] - seen[0] < 100 * length
+
+
+def test_only_the_picture_is_kept_while_a_question_waits():
+    body, held = PLAIN.replace(b"pixels", bytes(LARGEST // 2)), []
+
+    class Waiting(Asked):
+        async def ask(self, inquiry, picture, numbers):
+            held.append(tracemalloc.get_traced_memory()[0] - before)
+            return await super().ask(inquiry, picture, numbers)
+
+    async def receive():
+        return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
+
+    async def send(message):
+        pass
+
+    kind = (b"content-type", b"multipart/form-data; boundary=x")
+    scope = {"type": "http", "method": "POST", "path": "/embed", "query_string": b""}
+    scope["headers"] = [kind, (b"content-length", b"%d" % len(body))]
+    tracemalloc.start()
+    try:
+        pieces = [body[i : i + 2**16] for i in range(0, len(body), 2**16)]
+        before = tracemalloc.get_traced_memory()[0] - len(body)  # the pieces are there already
+        asyncio.run(Direct(None, Waiting())(scope, receive, send))
+    finally:
+        tracemalloc.stop()
+    assert held[0] < 1.5 * len(body)
+
+
+def test_who_goes_away_before_the_end_is_not_answered():
+    gone = [{"type": "http.request", "body": PLAIN, "more_body": True}, {"type": "http.disconnect"}]
+    service, passed = Asked(), []
+
+    async def app(scope, receive, send):
+        passed.extend([await receive(), await receive()])
+
+    async def receive():
+        return gone.pop(0)
+
+    kind = (b"content-type", b"multipart/form-data; boundary=x")
+    scope = {"type": "http", "method": "POST", "path": "/embed", "query_string": b""}
+    scope["headers"] = [kind, (b"content-length", b"%d" % (len(PLAIN) + 2))]
+    asyncio.run(Direct(app, service)(scope, receive, None))
+    assert not service.heard and [message["type"] for message in passed] == ["http.request", "http.disconnect"]
 
 
 def test_both_ways_say_the_same_in_the_described_shape(server):

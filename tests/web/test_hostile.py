@@ -158,6 +158,33 @@ def test_hostile_pictures_are_refused_in_little_memory(server):
     assert resident(server.pid) - before < 300
 
 
+def test_a_broken_form_leaves_nothing_but_json_in_the_log(server):
+    with server.client() as client:
+        for body in (b"garbage", b"--x\rhello", b"--x\r\nA B: c\r\n\r\n"):
+            kind = {"Content-Type": "multipart/form-data; boundary=x"}
+            assert client.post("/embed", content=body, headers=kind).status_code == 400
+        client.get("/health")
+    assert {line["event"] for line in server.said()} <= {"request", "Invalid HTTP request received."}
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "said"),
+    [
+        ("webp of the largest size", 413, "far more pixels; at most 50,000,000"),
+        ("webp that says it is extended", 413, "far more pixels"),
+        ("gif of a frame outside", 413, "far more pixels"),
+        ("bomb", 413, "30000×30000 pixels"),
+        ("heic", 422, "not a picture that can be read: it is damaged, cut short, or not JPEG"),
+        ("truncated jpeg", 422, "not a picture that can be read"),
+    ],
+)
+def test_what_is_too_large_or_not_read_is_called_so(server, name, status, said):
+    with server.client() as client:
+        for rest in ({}, {"data": {"and": "more"}}):
+            answer = client.post("/embed", files={"image": HOSTILE[name]}, **rest)
+            assert answer.status_code == status and said in answer.json()["error"]
+
+
 @pytest.mark.thorough
 def test_flipped_bits_are_answered_or_refused(server):
     with server.client() as client:

@@ -17,9 +17,9 @@ def levelled(pictures: Tensor, mean: Triple, std: Triple) -> Tensor:
     >>> levelled(torch.zeros((1, 3, 2, 2), dtype=torch.uint8), (0.5,) * 3, (0.5,) * 3).unique()
     tensor([-1.])
     """
-    native = core()
-    if native is None:
-        return normalise(pictures.to(torch.float32, memory_format=torch.channels_last), mean, std)
+    native, kind = core(), torch.get_default_dtype()
+    if native is None or kind != torch.float32:
+        return normalise(pictures.to(kind, memory_format=torch.channels_last), mean, std)
     count, channels, height, width = pictures.shape
     out = torch.empty((count, height, width, channels))
     native.levelled(pictures.contiguous().numpy(), _levels(mean, std).numpy(), out.numpy())

@@ -47,7 +47,8 @@ def resized_middle(image: Image.Image, target: tuple[int, int], side: int) -> np
     left, top = ((whole - side) // 2 for whole in target)
     if image.size == target:
         return planes(image.crop((left, top, left + side, top + side)))
-    squashed = abs(image.width * target[1] - image.height * target[0]) > _ROUNDED * image.width * target[1]
+    squashed = target[0] == target[1] and image.width != image.height  # however little: Pillow then chooses the order
+    squashed |= abs(image.width * target[1] - image.height * target[0]) > _ROUNDED * image.width * target[1]
     native = core()
     if native is None or squashed or image.height > _TALL * image.width:
         whole = image.resize(target, Image.Resampling.BILINEAR)

@@ -157,7 +157,10 @@ def _answer(questions: list[Question], snapshot: Snapshot) -> None:
                 _answer([question], snapshot)
         return
     for question, value in zip(questions, found):
-        question.answer.set_result(question.say(snapshot, value))
+        try:
+            question.answer.set_result(question.say(snapshot, value))
+        except Exception as error:
+            question.answer.set_exception(error)
 
 
 def _ask(model: Model | GalleryModel, questions: list[Question]) -> list[Any]:

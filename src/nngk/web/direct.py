@@ -37,23 +37,43 @@ class Direct:
             return
         scope["route"] = plain.inquiry  # what the counters ask for
         try:
-            messages = [await receive()]
-            while messages[-1].get("more_body"):
-                messages.append(await receive())
-            body = b"".join(message.get("body", b"") for message in messages)
-            picture = only_picture(body, plain.between)
-            if picture is None:  # or the client is gone
-                await self.app(scope, _again(messages, receive), send)
-                return
-            answer = await self.service.ask(plain.inquiry, BytesIO(picture), plain.numbers)
+            picture, receive = await _received(receive, plain.between)
+            if picture is not None:
+                answer = await self.service.ask(plain.inquiry, picture, plain.numbers)
         except Exception as error:
             await answer_to(error)(scope, receive, send)
             if is_bug(error):
                 raise  # so that the log says what it was
             return
+        if picture is None:
+            await self.app(scope, receive, send)
+            return
         headers = [(b"content-length", b"%d" % len(answer)), (b"content-type", b"application/json")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
+
+
+async def _received(receive: Receive, between: bytes) -> tuple[BytesIO | None, Receive]:
+    """Return the picture of a plain form, or None and what gives another reader all that was received.
+
+    A body is one piece of memory, however small the pieces are that it comes in.
+    """
+    body, last = bytearray(), await receive()
+    body += last.get("body", b"")
+    while last.get("more_body"):
+        last = await receive()
+        body += last.get("body", b"")
+    whole = last["type"] == "http.request"  # otherwise the client is gone
+    picture = only_picture(bytes(body), between) if whole else None
+    if picture is not None:
+        return BytesIO(picture), receive
+    first: Message = {"type": "http.request", "body": bytes(body), "more_body": not whole}
+    left = [first] if whole else [first, last]
+
+    async def again() -> Message:
+        return left.pop(0) if left else await receive()
+
+    return None, again
 
 
 def _plain(scope: Scope) -> _Plain | None:
@@ -79,14 +99,3 @@ def _numbers(inquiry: Inquiry, query: bytes) -> dict[str, int] | None:
         if not number.least <= given[name] <= number.most:
             return None
     return {name: given.get(name, number.usual) for name, number in inquiry.numbers.items()}
-
-
-def _again(messages: list[Message], receive: Receive) -> Receive:
-    """Return ``receive`` with what was received already."""
-    left = iter(messages)
-
-    async def again() -> Message:
-        message = next(left, None)
-        return await receive() if message is None else message
-
-    return again

@@ -5,10 +5,10 @@ import re
 LARGEST = 2**20  # bytes of a body that is held in memory
 
 _KIND = re.compile(rb"multipart/form-data; ?boundary=([0-9A-Za-z'()+_.-]{1,70})", re.IGNORECASE)
-_PICTURE = re.compile(
-    rb"content-disposition: ?form-data; ?name=\"?image\"?; ?filename=(?:\"[^\"\\\r\n]+\"|[^\"\\\r\n;]+)"
-    rb"(?:\r\ncontent-type: ?[\w.+/-]+)?",
-    re.IGNORECASE,
+_PICTURE = re.compile(  # no line is so long that a real parser would refuse it
+    rb"(?i:content-disposition): ?form-data; ?name=(?:\"image\"|image); ?"
+    rb"filename=(?:\"[^\"\\\r\n]{1,2000}\"|[^\"\\\r\n;]{1,2000})"
+    rb"(?:\r\n(?i:content-type): ?[\w.+/-]{1,2000})?"
 )
 
 

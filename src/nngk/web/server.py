@@ -108,7 +108,8 @@ def _log_as_json() -> None:
     """Write the log as lines of JSON on standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines())
-    for name, level in (("uvicorn", logging.WARNING), ("nngk.requests", logging.INFO)):
+    levels = {"uvicorn": logging.WARNING, "nngk.requests": logging.INFO, "python_multipart": logging.ERROR}
+    for name, level in levels.items():
         log = logging.getLogger(name)
         log.handlers, log.propagate = [handler], False
         log.setLevel(level)

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, BinaryIO, TypeVar
 
+from PIL.Image import DecompressionBombError
 from PIL.ImageFile import ImageFile
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
@@ -65,20 +66,27 @@ def read_upload(file: BinaryIO, most_pixels: int, read: Callable[[bytes, Allowed
     The size is read from the head of the file: nothing is decoded of a picture that has too many pixels.
     """
 
+    def too_large(size: str) -> HTTPException:
+        return HTTPException(
+            413, f"The picture has {size} pixels; at most {most_pixels:,} are read. Send a smaller one."
+        )
+
     def require(image: ImageFile) -> None:
         if image.width * image.height > most_pixels:
-            size = f"{image.width}×{image.height}"
-            raise HTTPException(
-                413, f"The picture has {size} pixels; at most {most_pixels:,} are read. Send a smaller one."
-            )
+            raise too_large(f"{image.width}×{image.height}")
 
     try:
         return read(file.read(), Allowed(FORMATS, require))
-    except (InputError, HTTPException):
+    except HTTPException:
         raise
-    except Exception as error:  # decoders raise anything for bytes that somebody made up
+    except Exception as error:
+        if isinstance(error, InputError) and error.__cause__ is None:
+            raise
+        cause = error.__cause__ or error  # decoders raise anything for bytes that somebody made up
+        if isinstance(cause, DecompressionBombError):  # before the size could be asked for
+            raise too_large("far more") from None
         kinds = "JPEG, PNG, WebP, GIF, BMP or TIFF"
         raise InputError(
             f"The upload is not a picture that can be read: it is damaged, cut short, or not {kinds} "
-            f"({type(error).__name__})."
+            f"({type(cause).__name__})."
         ) from None
