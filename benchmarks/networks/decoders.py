@@ -1,4 +1,4 @@
-"""How long does a JPEG photo take to decode: by Pillow, by simplejpeg and by torchvision, at parts of its size?
+"""How long does a JPEG photo take to decode: by Pillow and by simplejpeg, at parts of its size?
 
     python benchmarks/networks/decoders.py
     python benchmarks/networks/decoders.py --folder PHOTOS
@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torchvision
 from cpu_inference import HEIGHT, WIDTH, write_photos
 from PIL import Image
 
@@ -36,16 +35,11 @@ def by_pillow(photo: bytes, part: int) -> None:
         image.load()
 
 
-def by_torchvision(photo: bytes) -> None:
-    torchvision.io.decode_jpeg(torch.frombuffer(bytearray(photo), dtype=torch.uint8))
-
-
 def ways() -> dict[str, Callable[[bytes], Any]]:
     """Return what is compared; simplejpeg is told how small the shorter side may become."""
     found: dict[str, Callable[[bytes], Any]] = {
         f"Pillow, 1/{part}" if part > 1 else "Pillow": partial(by_pillow, part=part) for part in (1, 2, 4, 8)
     }
-    found["torchvision"] = by_torchvision
     try:
         from simplejpeg import decode_jpeg
     except ImportError as error:
